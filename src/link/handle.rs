@@ -8,11 +8,10 @@ use std::{fmt, io};
 
 use parking_lot::{Mutex as Lock, MutexGuard};
 
+use super::config::LinkConfig;
 use super::core::LinkCore;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, end_of};
-use super::messages::{
-    Command, DeferredRequest, LinkConfig, MOMENT, NAP, OnEvent, OnNotice, Outgoing,
-};
+use super::messages::{Command, DeferredRequest, MOMENT, NAP, OnEvent, OnNotice, Outgoing};
 use super::runner::Runner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, AtomicBool, AtomicU64, Deadline, Moment, Mutex, bounded, unbounded};

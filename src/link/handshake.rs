@@ -3,91 +3,68 @@
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::access::{Access, Auth};
 use super::failure::Failure;
 use super::granted::{Granted, tick_shown};
+use super::search_rounds::Search;
 use super::server_stream::ServerStream;
 use super::session_ends_with_connection::ends_with_its_connection;
-use super::unanswered_attempts::{Attempts, News};
+use super::unanswered_attempts::News;
 use super::wire_format::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use crate::rt::{self, Moment, Receiver, RecvTimeoutError};
 use crate::wire_values::{code, op, xid};
 
-/// What to ask a server for.
-#[derive(Clone)]
-pub(crate) struct Wanted {
-    pub(crate) access: Access,
-    /// The session timeout of a new session. An open one keeps its own, which every server can grant
-    /// whose limits contain it.
-    pub(crate) timeout: Duration,
-    /// The servers' tick, if it is stated.
-    pub(crate) tick: Option<Duration>,
-    /// The session to continue; without one, a new session is asked for.
-    pub(crate) session: Option<Granted>,
-    pub(crate) last_zxid: i64,
-    /// Attempts to continue the session.
-    pub(crate) attempts: Arc<Attempts>,
-}
-
-impl Wanted {
-    /// The session timeout to ask for: that of the session, or of a new one.
-    pub(super) fn asked_timeout(&self) -> Duration {
-        self.session.as_ref().map_or(self.timeout, |session| session.timeout)
-    }
-}
-
 /// Connects to an address of the host of this name, and asks there for the session.
 pub(super) fn try_address(
-    wanted: &Wanted,
+    wanted: &Search,
     address: SocketAddr,
     name: &str,
     limit: Duration,
     stopped: &Receiver<()>,
 ) -> Result<(ServerStream, Granted), Failure> {
-    let tls = wanted.access.tls.as_ref();
+    let tls = wanted.config.access.tls.as_ref();
     let encryption = tls.map(|tls| tls.encrypt(name)).transpose().map_err(io::Error::other)?;
     let deadline = rt::now() + limit;
     let tcp = TcpStream::connect_timeout(&address, limit)?;
     tcp.set_nodelay(true)?;
     tcp.set_write_timeout(Some(limit))?;
     let stream = ServerStream::new(tcp, encryption);
-    let mut greeting = Greeting { wanted, server: Conversation { stream, deadline, stopped } };
-    match (greeting.greet(address), tls) {
-        (Ok(granted), _) => Ok((greeting.server.stream, granted)),
+    let mut server = Conversation { stream, deadline, stopped };
+    match (server.greet(wanted, address), tls) {
+        (Ok(granted), _) => Ok((server.stream, granted)),
         (Err(Failure::Other(cause)), Some(tls)) => Err(tls.explain(cause)),
         (Err(failure), _) => Err(failure),
     }
 }
 
-/// A server that is asked for the session.
-struct Greeting<'a> {
-    wanted: &'a Wanted,
-    server: Conversation<'a>,
+/// A stream on which to wait for the server, until the deadline or until nobody wants its answer any more.
+pub(crate) struct Conversation<'a> {
+    pub(crate) stream: ServerStream,
+    pub(crate) deadline: Instant,
+    pub(crate) stopped: &'a Receiver<()>,
 }
 
-impl Greeting<'_> {
+impl Conversation<'_> {
     /// The handshakes: TLS's, that of the session, and the credentials.
-    fn greet(&mut self, server: SocketAddr) -> Result<Granted, Failure> {
-        let wanted = self.wanted;
-        while !self.server.patiently(ServerStream::shake_hands)? {}
+    fn greet(&mut self, wanted: &Search, server: SocketAddr) -> Result<Granted, Failure> {
+        while !self.patiently(ServerStream::shake_hands)? {}
         let sent = Moment::now();
-        let response = self.ask_for_the_session(sent)?;
-        let by_server = self.granted_by(&response)?;
+        let response = self.ask_for_the_session(wanted, sent)?;
+        let by_server = self.granted_by(wanted, &response)?;
         if wanted.session.as_ref().is_some_and(|before| before.by_server != by_server) {
             // The leader counts with it already, whatever becomes of the connection.
             wanted.attempts.tell(News::Heard(sent, by_server));
         }
-        let shown = self.show();
+        let shown = self.show(&wanted.config.access);
         if shown.is_err() && wanted.session.is_none() {
             // Servers that reject credentials may leave the session open.
-            close_session(&mut self.server.stream);
+            close_session(&mut self.stream);
         }
         shown?;
         if wanted.session.is_some() {
-            let is_led = self.is_still_led().map_err(|cause| self.unanswered(cause, sent))?;
+            let is_led = self.is_still_led().map_err(|cause| unanswered(wanted, cause, sent))?;
             if !is_led {
                 return Err(Failure::Expired);
             }
@@ -99,9 +76,9 @@ impl Greeting<'_> {
         let mut granted = Granted {
             session: response.session,
             password: response.password,
-            timeout: believable(by_server, wanted.timeout),
+            timeout: believable(by_server, wanted.config.session_timeout),
             by_server,
-            stated: wanted.tick,
+            stated: wanted.config.tick,
             shown: tick_shown(wanted.asked_timeout(), by_server),
             server,
             sent,
@@ -110,33 +87,41 @@ impl Greeting<'_> {
         Ok(granted)
     }
 
-    fn ask_for_the_session(&mut self, sent: Moment) -> Result<ConnectResponse, Failure> {
-        let Wanted { session, last_zxid, attempts, .. } = self.wanted;
+    fn ask_for_the_session(
+        &mut self,
+        wanted: &Search,
+        sent: Moment,
+    ) -> Result<ConnectResponse, Failure> {
+        let Search { session, last_zxid, attempts, .. } = wanted;
         let none = [0; 16];
         let request = ConnectRequest {
             last_zxid: *last_zxid,
-            timeout: i32::try_from(self.wanted.asked_timeout().as_millis()).unwrap_or(i32::MAX),
+            timeout: i32::try_from(wanted.asked_timeout().as_millis()).unwrap_or(i32::MAX),
             session: session.as_ref().map_or(0, |session| session.session),
             password: session.as_ref().map_or(&none[..], |session| &session.password),
         };
         if session.is_some() {
             attempts.tell(News::Sending(sent));
         }
-        let answer = self.server.exchange(&request.encode());
-        let answer = answer.map_err(|cause| self.unanswered(cause, sent))?;
+        let answer = self.exchange(&request.encode());
+        let answer = answer.map_err(|cause| unanswered(wanted, cause, sent))?;
         Ok(ConnectResponse::read(&answer)?)
     }
 
     /// The session timeout that the server has granted by this answer, if it serves the session. Another
     /// session is closed.
-    fn granted_by(&mut self, response: &ConnectResponse) -> Result<Duration, Failure> {
+    fn granted_by(
+        &mut self,
+        wanted: &Search,
+        response: &ConnectResponse,
+    ) -> Result<Duration, Failure> {
         // The rest of such an answer has no meaning: its timeout does not say that the session has expired.
         if response.version != 0 {
             let version = response.version;
             let why = format!("the server serves nobody now (protocol version {version})");
             return Err(io::Error::other(why).into());
         }
-        let session = self.wanted.session.as_ref();
+        let session = wanted.session.as_ref();
         let Some(timeout) = u64::try_from(response.timeout).ok().filter(|timeout| *timeout > 0)
         else {
             let refused = || io::Error::other("the server refused a new session").into();
@@ -144,8 +129,8 @@ impl Greeting<'_> {
         };
         if let Some(before) = session.filter(|it| it.session != response.session) {
             // Rather than leaving one behind at each attempt, but not at the cost of much time.
-            let _ = self.server.stream.tcp().set_write_timeout(Some(Duration::from_millis(100)));
-            close_session(&mut self.server.stream);
+            let _ = self.stream.tcp().set_write_timeout(Some(Duration::from_millis(100)));
+            close_session(&mut self.stream);
             return Err(match ends_with_its_connection(&before.password) {
                 true => Failure::Expired,
                 false => Failure::AnotherSession,
@@ -158,15 +143,15 @@ impl Greeting<'_> {
     }
 
     /// Shows the server who the client is.
-    fn show(&mut self) -> Result<(), Failure> {
+    fn show(&mut self, access: &Access) -> Result<(), Failure> {
         // First, as the server proves who it is by it.
-        if let Some(sasl) = &self.wanted.access.sasl {
+        if let Some(sasl) = &access.sasl {
             let request = |token: &[u8]| Frame::request(xid::HANDSHAKE, op::SASL).buffer(token);
-            sasl.authenticate(|token| self.server.ask("SASL", xid::HANDSHAKE, request(token)))?;
+            sasl.authenticate(|token| self.ask("SASL", xid::HANDSHAKE, request(token)))?;
         }
-        for Auth { scheme, credentials } in &self.wanted.access.auth {
+        for Auth { scheme, credentials } in &access.auth {
             let request = Frame::request(xid::AUTH, op::AUTH).int(0).buffer(scheme.as_bytes());
-            match self.server.ask("auth", xid::AUTH, request.buffer(credentials))?.0 {
+            match self.ask("auth", xid::AUTH, request.buffer(credentials))?.0 {
                 code::OK => {}
                 code::AUTH_FAILED => {
                     let why = format!("the server rejected the credentials of the scheme {scheme}");
@@ -193,15 +178,15 @@ impl Greeting<'_> {
         loop {
             let request = Frame::request(xid::HANDSHAKE, op::SET_ACL).buffer(NOWHERE);
             let for_anyone = request.int(1).int(ALL).buffer(b"world").buffer(b"anyone");
-            match self.server.ask("a write", xid::HANDSHAKE, for_anyone.int(i32::MAX))?.0 {
+            match self.ask("a write", xid::HANDSHAKE, for_anyone.int(i32::MAX))?.0 {
                 // All of them are the leader's, and were confirmed by a majority.
                 code::NO_NODE | code::NO_AUTH | code::BAD_VERSION | code::INVALID_ACL => {
                     return Ok(true);
                 }
                 code::SESSION_EXPIRED => return Ok(false),
                 // It has too much to do.
-                code::THROTTLED if rt::now() < self.server.deadline => {
-                    pause(self.server.stopped, PAUSE)?;
+                code::THROTTLED if rt::now() < self.deadline => {
+                    pause(self.stopped, PAUSE)?;
                 }
                 error => {
                     let why = format!("the server could not confirm who leads: error {error}");
@@ -210,31 +195,31 @@ impl Greeting<'_> {
             }
         }
     }
+}
 
-    /// Notes that an attempt to continue a session is given up, and says what it may mean that a server
-    /// closes the connection when it is asked for a session.
-    fn unanswered(&self, cause: io::Error, sent: Moment) -> io::Error {
-        let Wanted { session, access, attempts, .. } = self.wanted;
-        if let Some(session) = session {
-            attempts.note(sent, Moment::now(), session.timeout);
-        }
-        if !matches!(cause.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) {
-            return cause;
-        }
-        let about_tls = match access.tls {
-            None => "speak only TLS on this port",
-            Some(_) => "demand another certificate of the client",
-        };
-        let about_data = match session {
-            None => "",
-            Some(_) => ", or lack changes that the session has seen",
-        };
-        let why = format!(
-            "the server closed the connection; it may have no quorum, or limit the connections from this \
-             host (maxClientCnxns), or {about_tls}{about_data}"
-        );
-        io::Error::new(cause.kind(), why)
+/// Notes that an attempt to continue a session is given up, and says what it may mean that a server
+/// closes the connection when it is asked for a session.
+fn unanswered(wanted: &Search, cause: io::Error, sent: Moment) -> io::Error {
+    let Search { session, config, attempts, .. } = wanted;
+    if let Some(session) = session {
+        attempts.note(sent, Moment::now(), session.timeout);
     }
+    if !matches!(cause.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) {
+        return cause;
+    }
+    let about_tls = match config.access.tls {
+        None => "speak only TLS on this port",
+        Some(_) => "demand another certificate of the client",
+    };
+    let about_data = match session {
+        None => "",
+        Some(_) => ", or lack changes that the session has seen",
+    };
+    let why = format!(
+        "the server closed the connection; it may have no quorum, or limit the connections from this \
+         host (maxClientCnxns), or {about_tls}{about_data}"
+    );
+    io::Error::new(cause.kind(), why)
 }
 
 /// Closes a session that is of no use, rather than leaving it to expire.
@@ -261,13 +246,6 @@ fn search_has_ended() -> io::Error {
 /// sooner than the server ends the session.
 fn believable(granted: Duration, asked: Duration) -> Duration {
     granted.min(asked.max(Duration::from_secs(40)))
-}
-
-/// A stream on which to wait for the server, until the deadline or until nobody wants its answer any more.
-pub(crate) struct Conversation<'a> {
-    pub(crate) stream: ServerStream,
-    pub(crate) deadline: Instant,
-    pub(crate) stopped: &'a Receiver<()>,
 }
 
 impl Conversation<'_> {

@@ -1,27 +1,13 @@
-//! What callers and the link's thread tell each other: requests, commands, and the settings of a link.
+//! What callers and the link's thread tell each other: requests and commands.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::access::Access;
 use super::core::{FlushMark, OnReply};
-use super::resolver::Resolver;
 use super::search_thread::Dialed;
 use super::unanswered_attempts::News;
 use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;
-
-/// The settings of a link.
-#[derive(Clone, Debug)]
-pub(crate) struct LinkConfig {
-    pub(crate) resolver: Arc<Resolver>,
-    pub(crate) access: Access,
-    pub(crate) session_timeout: Duration,
-    /// The servers' tick, if it is stated.
-    pub(crate) tick: Option<Duration>,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) max_reply: usize,
-}
 
 /// Called with each notice about the session, on the link's thread; it may only signal.
 pub(crate) type OnNotice = Box<dyn Fn(Notice) + Send>;

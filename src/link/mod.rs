@@ -13,10 +13,11 @@
 //! session, [`unanswered_attempts`] notes those without answer, [`session_ends_with_connection`] what
 //! another session means; [`access`] and [`sasl`] show who the client is (`no_sasl` without that
 //! feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
-//! (`no_tls`). Callers have a [`handle`]; [`runner`] is the thread, with which they share the
+//! (`no_tls`). Callers open a [`handle`] with a [`config`]; [`runner`] is the thread, with which they share the
 //! [`locked_connection`] and exchange [`messages`]. [`outage_log`] keeps the log short in an outage.
 
 pub(crate) mod access;
+pub(crate) mod config;
 pub(crate) mod core;
 mod failure;
 mod granted;

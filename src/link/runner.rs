@@ -13,11 +13,11 @@ use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
 use super::access::Access;
+use super::config::LinkConfig;
 use super::core::Incoming;
 use super::granted;
-use super::handshake::Wanted;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
-use super::messages::{Command, LinkConfig, NAP, OnEvent, OnNotice, Outgoing};
+use super::messages::{Command, NAP, OnEvent, OnNotice, Outgoing};
 use super::search_rounds::Search;
 use super::search_thread::{Dial, Dialed};
 use super::unanswered_attempts::{Attempts, News};
@@ -183,20 +183,13 @@ impl Runner {
         if connection.core.is_attached() || self.dial.is_some() || now < self.redial_at {
             return;
         }
-        let wanted = Wanted {
-            access: self.config.access.clone(),
-            timeout: self.config.session_timeout,
-            tick: self.config.tick,
+        let search = Search {
+            config: self.config.clone(),
             session: connection.core.granted().cloned(),
             last_zxid,
             attempts: Arc::clone(&self.attempts),
-        };
-        let search = Search {
-            resolver: Arc::clone(&self.config.resolver),
-            wanted,
             avoid: self.avoid,
             round_trip: connection.core.round_trip(),
-            patience: self.config.connect_timeout,
             futile: self.futile,
         };
         self.dials += 1;

@@ -7,43 +7,53 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::config::LinkConfig;
 use super::failure::Failure;
 use super::granted::Granted;
-use super::handshake::Wanted;
-use super::resolver::Resolver;
+use super::unanswered_attempts::Attempts;
 use crate::rt::Moment;
 
 /// What to ask the servers for, and how to search for one that gives it.
+#[derive(Clone)]
 pub(crate) struct Search {
-    pub(crate) resolver: Arc<Resolver>,
-    pub(crate) wanted: Wanted,
+    /// With the session timeout of a new session. An open one keeps its own, which every server can
+    /// grant whose limits contain it.
+    pub(crate) config: LinkConfig,
+    /// The session to continue; without one, a new session is asked for.
+    pub(crate) session: Option<Granted>,
+    pub(crate) last_zxid: i64,
+    /// Attempts to continue the session.
+    pub(crate) attempts: Arc<Attempts>,
     /// The server that was just lost; it is tried last.
     pub(crate) avoid: Option<SocketAddr>,
     /// How long the last reply took.
     pub(crate) round_trip: Duration,
-    /// How long the caller waits for a new session.
-    pub(crate) patience: Duration,
     /// How many connections in a row were lost soon after they were made.
     pub(crate) futile: u32,
 }
 
 impl Search {
+    /// The session timeout to ask for: that of the session, or of a new one.
+    pub(super) fn asked_timeout(&self) -> Duration {
+        self.session.as_ref().map_or(self.config.session_timeout, |session| session.timeout)
+    }
+
     /// Why no server is found yet, where there is nothing to ask.
     pub(super) fn no_address(&self) -> String {
-        format!("no address is known yet for {}", self.resolver)
+        format!("no address is known yet for {}", self.config.resolver)
     }
 
     /// How long the first attempt at each address may take: long enough for the handshakes, short
     /// enough to try all `addresses` in time.
     fn first_attempt(&self, addresses: u32) -> Duration {
-        let access = &self.wanted.access;
+        let access = &self.config.access;
         let handshakes = 1 + u32::from(access.tls.is_some()) + u32::from(access.sasl.is_some());
-        let share = (self.wanted.asked_timeout() / 6 / addresses)
+        let share = (self.asked_timeout() / 6 / addresses)
             .clamp(Duration::from_millis(150) * handshakes, Duration::from_secs(1))
             .max(self.round_trip * 4);
-        match self.wanted.session {
+        match self.session {
             Some(_) => share,
-            None => share.min(self.patience / addresses.saturating_add(1)),
+            None => share.min(self.config.connect_timeout / addresses.saturating_add(1)),
         }
     }
 }
@@ -84,7 +94,7 @@ impl Rounds<'_> {
         Rounds {
             what,
             pause: Duration::from_millis(10) * 2u32.pow(what.futile.min(8)),
-            longest_pause: (what.wanted.asked_timeout() / 16).clamp(shortest, longest),
+            longest_pause: (what.asked_timeout() / 16).clamp(shortest, longest),
             slow: 0,
             rejection: None,
             limit: Duration::ZERO,
@@ -101,12 +111,11 @@ impl Rounds<'_> {
     /// Begins a round with these addresses, in this order, but with the server that was just lost as the
     /// last one; and with the reasons why there are no addresses of some hosts.
     pub(super) fn begin(&mut self, mut addresses: Vec<(SocketAddr, String)>, without: Vec<String>) {
-        let wanted = &self.what.wanted;
         addresses.sort_by_key(|(address, _)| Some(*address) == self.what.avoid);
         let count = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         // A new session is no worse if it comes late, and each attempt that is given up leaves one.
-        let least = if wanted.session.is_some() { 250 } else { 5000 };
-        let longest = (wanted.asked_timeout() * 2 / 3).max(Duration::from_millis(least));
+        let least = if self.what.session.is_some() { 250 } else { 5000 };
+        let longest = (self.what.asked_timeout() * 2 / 3).max(Duration::from_millis(least));
         let limit = self.what.first_attempt(count) * 2u32.pow(self.slow.min(8));
         self.limit = limit.min(longest);
         self.addresses = addresses.into();
@@ -154,7 +163,7 @@ impl Rounds<'_> {
     pub(super) fn is_useless(&mut self, granted: &Granted, now: Moment) -> bool {
         let Granted { server, timeout, sent, .. } = granted;
         let took = now.since(*sent);
-        let is_useless = self.what.wanted.session.is_none() && took >= *timeout;
+        let is_useless = self.what.session.is_none() && took >= *timeout;
         if is_useless {
             self.pause = self.pause.max(Duration::from_millis(250));
             self.longest_pause = Duration::from_secs(5);
@@ -169,30 +178,30 @@ impl Rounds<'_> {
     /// stands for those that do not answer.
     fn time_for_others(&self, now: Moment) -> Duration {
         match &self.rejection {
-            Some((since, _)) if self.what.wanted.session.is_none() => {
-                since.plus(self.what.patience / 2).since(now)
+            Some((since, _)) if self.what.session.is_none() => {
+                since.plus(self.what.config.connect_timeout / 2).since(now)
             }
             _ => Duration::MAX,
         }
     }
 
     fn end_round(&mut self, now: Moment) -> Order {
-        let Search { wanted, resolver, .. } = self.what;
+        let Search { session, config, .. } = self.what;
         let (met, mut causes): (Vec<_>, Vec<_>) = std::mem::take(&mut self.met).into_iter().unzip();
         let met_any = |is: &dyn Fn(&Failure) -> bool| met.iter().flatten().any(is);
         let met_only = |is: fn(&Failure) -> bool| {
             !met.is_empty() && met.iter().all(|failure| failure.as_ref().is_some_and(is))
         };
-        if let Some(session) = &wanted.session {
+        if let Some(session) = session {
             let are_all_others = met_only(|failure| matches!(failure, Failure::AnotherSession));
-            if are_all_others && resolver.replaced_sessions.replaced(session.session) {
+            if are_all_others && config.resolver.replaced_sessions.replaced(session.session) {
                 return Order::Expired;
             }
         }
         // An existing session is given up only if all servers reject the credentials; certificates may be
         // replaced before it ends.
         let is_over = self.time_for_others(now).is_zero();
-        let is_rejected = match wanted.session {
+        let is_rejected = match session {
             Some(_) => met_only(|failure| matches!(failure, Failure::Rejected(_))),
             None => met_only(Failure::is_rejection) || is_over,
         };
@@ -226,14 +235,9 @@ mod tests {
 
     /// A search for a session of 4 s: for one that there is, or for a new one.
     fn among(known: bool) -> Search {
-        Search {
-            resolver: Resolver::new(Vec::new()),
-            wanted: wanted(known),
-            avoid: None,
-            round_trip: Duration::ZERO,
-            patience: LONG,
-            futile: 0,
-        }
+        let mut what = wanted(known);
+        what.config.connect_timeout = LONG;
+        what
     }
 
     fn address(port: u16) -> SocketAddr {
@@ -350,7 +354,7 @@ mod tests {
         assert_eq!(order, Order::Rejected(why));
     }
 
-    /// Half of the patience is 30 s.
+    /// Half of the connect timeout is 30 s.
     #[test]
     fn a_rejection_of_a_new_session_stands_for_servers_that_do_not_answer_for_long() {
         let what = among(false);
@@ -381,7 +385,7 @@ mod tests {
         let replaced = || vec![Failure::AnotherSession, Failure::AnotherSession];
         let order = round(&mut Rounds::new(&what), at(0), replaced());
         assert!(matches!(order, Order::Pause(..)), "{order:?}");
-        if let Some(session) = &mut what.wanted.session {
+        if let Some(session) = &mut what.session {
             session.session = SESSION + 1;
         }
         let mut rounds = Rounds::new(&what);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::failure::Failure;
 use super::granted::Granted;
-use super::handshake::{Wanted, close_session, is_stopped, pause, try_address};
+use super::handshake::{close_session, is_stopped, pause, try_address};
 use super::search_rounds::{Order, Rounds, Search};
 use super::server_stream::ServerStream;
 use super::unanswered_attempts::News;
@@ -62,7 +62,7 @@ impl Dial {
             if let Some(result) = result {
                 if !is_stopped(&stopped) {
                     found(result);
-                } else if what.wanted.session.is_none() {
+                } else if what.session.is_none() {
                     result.abandon();
                 }
             }
@@ -76,7 +76,7 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
     let (mut rounds, mut is_first) = (Rounds::new(what), true);
     trouble(&what.no_address());
     rest(stopped, rounds.first_pause())?;
-    rounds.begin(addresses(what), what.resolver.failures());
+    rounds.begin(addresses(what), what.config.resolver.failures());
     while !is_stopped(stopped) {
         match rounds.next(Moment::now()) {
             Order::Ask(address, name, limit) => {
@@ -84,13 +84,13 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
                 if is_first {
                     trouble(&format!("{address} has not answered yet"));
                 }
-                match try_until_fast(&what.wanted, address, &name, limit, stopped) {
+                match try_until_fast(what, address, &name, limit, stopped) {
                     Ok((mut stream, granted)) if rounds.is_useless(&granted, Moment::now()) => {
                         close_session(&mut stream);
                     }
                     Ok((stream, granted)) => {
-                        if what.wanted.session.is_some() {
-                            what.resolver.replaced_sessions.went_on();
+                        if what.session.is_some() {
+                            what.config.resolver.replaced_sessions.went_on();
                         }
                         return Some(Dialed::Server(stream, granted));
                     }
@@ -100,9 +100,9 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
             Order::Pause(time, why) => {
                 is_first = false;
                 trouble(&why);
-                what.resolver.outage.no_server(Moment::now(), &why);
+                what.config.resolver.outage.no_server(Moment::now(), &why);
                 rest(stopped, time)?;
-                rounds.begin(addresses(what), what.resolver.failures());
+                rounds.begin(addresses(what), what.config.resolver.failures());
             }
             Order::Expired => return Some(Dialed::Expired),
             Order::Rejected(why) => return Some(Dialed::AuthFailed(why)),
@@ -113,9 +113,9 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
 
 /// The servers' addresses with their hosts' names, in another order each time.
 fn addresses(what: &Search) -> Vec<(SocketAddr, String)> {
-    let limit = Duration::from_secs(1).min(what.wanted.asked_timeout() / 4);
-    let mut addresses = what.resolver.addresses(limit);
-    if what.wanted.access.tls.is_none() {
+    let limit = Duration::from_secs(1).min(what.asked_timeout() / 4);
+    let mut addresses = what.config.resolver.addresses(limit);
+    if what.config.access.tls.is_none() {
         // Under which of its names a server is asked matters only to its certificate.
         addresses.dedup_by_key(|(address, _)| *address);
     }
@@ -129,7 +129,7 @@ fn addresses(what: &Search) -> Vec<(SocketAddr, String)> {
 /// the lease could hardly be renewed in time: nothing is under way on the connection yet that could be
 /// lost by that.
 fn try_until_fast(
-    wanted: &Wanted,
+    wanted: &Search,
     address: SocketAddr,
     name: &str,
     limit: Duration,
@@ -152,7 +152,7 @@ fn try_until_fast(
         least = took;
         // The lease that there is may end before the next answer, which may be slow, too.
         wanted.attempts.tell(News::Granted(before.clone()));
-        let again = Wanted { session: Some(before.clone()), ..wanted.clone() };
+        let again = Search { session: Some(before.clone()), ..wanted.clone() };
         // One that is not much faster is not worth what it takes of the lease. The link finds out whether
         // the connection that there still is works.
         let faster = try_address(&again, address, name, limit.min(took / 2), stopped);

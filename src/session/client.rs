@@ -15,7 +15,7 @@ use crate::connect_string::ConnectString;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::link::access::{Access, Auth};
-use crate::link::messages::LinkConfig;
+use crate::link::config::LinkConfig;
 use crate::link::resolver::Resolver;
 #[cfg(feature = "sasl")]
 use crate::link::sasl::Sasl;

@@ -2,18 +2,22 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown, TcpListener};
+use std::sync::Arc;
 use std::thread;
 
 use proptest::prelude::*;
 
+use super::super::config::LinkConfig;
 use super::super::granted::tests::granted_at;
+use super::super::resolver::Resolver;
+use super::super::unanswered_attempts::Attempts;
 use super::*;
 use crate::rt::bounded;
 
 pub(in crate::link) const SESSION: i64 = 0x77;
 const SECRET: &[u8] = b"user:secret";
 
-pub(in crate::link) fn wanted(known: bool) -> Wanted {
+pub(in crate::link) fn wanted(known: bool) -> Search {
     let timeout = Duration::from_secs(4);
     let granted = Granted {
         session: SESSION,
@@ -22,16 +26,22 @@ pub(in crate::link) fn wanted(known: bool) -> Wanted {
         by_server: timeout,
         ..granted_at(Moment::ZERO)
     };
-    Wanted {
-        access: Access {
-            auth: vec![Auth { scheme: "digest".to_owned(), credentials: SECRET.to_vec() }],
-            ..Access::default()
+    let auth = vec![Auth { scheme: "digest".to_owned(), credentials: SECRET.to_vec() }];
+    Search {
+        config: LinkConfig {
+            resolver: Resolver::new(Vec::new()),
+            access: Access { auth, ..Access::default() },
+            session_timeout: timeout,
+            tick: None,
+            connect_timeout: timeout,
+            max_reply: 1 << 20,
         },
-        timeout,
-        tick: None,
         session: known.then_some(granted),
         last_zxid: 0,
         attempts: Arc::new(Attempts::new(drop)),
+        avoid: None,
+        round_trip: Duration::ZERO,
+        futile: 0,
     }
 }
 
@@ -43,7 +53,7 @@ fn dialled(known: bool, bytes: &[u8], piece: usize) -> (Found, Vec<u8>) {
     dialled_for(&wanted(known), bytes, piece)
 }
 
-fn dialled_for(wanted: &Wanted, bytes: &[u8], piece: usize) -> (Found, Vec<u8>) {
+fn dialled_for(wanted: &Search, bytes: &[u8], piece: usize) -> (Found, Vec<u8>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let (_stop, stopped) = bounded(0);
@@ -243,7 +253,7 @@ fn a_granted_session_timeout_is_believed_up_to_what_servers_grant_by_default() {
 #[test]
 fn a_fraction_of_a_millisecond_shows_no_maximum() {
     let mut wanted = wanted(false);
-    wanted.timeout = Duration::from_micros(4_000_500);
+    wanted.config.session_timeout = Duration::from_micros(4_000_500);
     let bytes = [response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
     let (Ok((_, granted)), _) = dialled_for(&wanted, &bytes, 100) else { panic!("no session") };
     assert_eq!(granted.shown, Duration::ZERO);
@@ -262,7 +272,7 @@ fn a_new_session_that_is_of_no_use_is_closed() {
 }
 
 /// The session timeout that the client asked for, if the server sends nothing.
-fn asked(wanted: &Wanted) -> Duration {
+fn asked(wanted: &Search) -> Duration {
     let (found, told) = dialled_for(wanted, &[], 1);
     assert!(found.is_err(), "{found:?}");
     let timeout = ConnectRequest::read(&told[4..]).unwrap().timeout;
@@ -273,7 +283,7 @@ fn asked(wanted: &Wanted) -> Duration {
 fn a_session_is_continued_with_the_timeout_that_it_has() {
     assert_eq!(asked(&wanted(false)), Duration::from_secs(4));
     let mut known = wanted(true);
-    known.timeout = Duration::from_secs(10);
+    known.config.session_timeout = Duration::from_secs(10);
     assert_eq!(asked(&known), Duration::from_secs(4));
 }
 
@@ -310,7 +320,7 @@ fn a_session_goes_on_only_where_a_write_is_confirmed() {
     // The leader counts with less from then on, whether or not it is the leader still.
     let (tell, told) = bounded(10);
     let attempts = Attempts::new(move |news| tell.send(news).unwrap());
-    let wanted = Wanted { attempts: Arc::new(attempts), ..wanted(true) };
+    let wanted = Search { attempts: Arc::new(attempts), ..wanted(true) };
     let (found, _) = dialled_for(&wanted, &granted(3000), 100);
     assert!(found.is_err(), "{found:?}");
     let news: Vec<News> = told.try_iter().collect();

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::access::Access;
+use super::config::LinkConfig;
 use super::handle::Link;
-use super::messages::{DeferredRequest, LinkConfig, Outgoing};
+use super::messages::{DeferredRequest, Outgoing};
 use super::resolver::Resolver;
 use crate::rt::{self, Deadline, Receiver, bounded, unbounded};
 use crate::session_notice::{End, Notice};

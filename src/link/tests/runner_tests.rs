@@ -8,10 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::access::{Access, Auth};
+use super::config::LinkConfig;
 use super::handle::Link;
-use super::messages::{
-    AfterEvents, DeferredRequest, LinkConfig, MOMENT, OnEvent, OnNotice, Outgoing,
-};
+use super::messages::{AfterEvents, DeferredRequest, MOMENT, OnEvent, OnNotice, Outgoing};
 use super::resolver::Resolver;
 use super::wire_format::{ConnectRequest, ConnectResponse, Frame};
 use crate::connect_string::Host;

@@ -19,14 +19,9 @@ use crate::link::wire_format::{ConnectResponse, Frame};
 use crate::wire_values::{code, op, xid};
 
 fn among(known: bool, hosts: Vec<Host>) -> Search {
-    Search {
-        resolver: Resolver::new(hosts),
-        wanted: wanted(known),
-        avoid: None,
-        round_trip: Duration::ZERO,
-        patience: Duration::from_secs(4),
-        futile: 0,
-    }
+    let mut what = wanted(known);
+    what.config.resolver = Resolver::new(hosts);
+    what
 }
 
 /// A server that sends the same bytes on every connection.
@@ -127,11 +122,12 @@ fn unknown() -> Host {
 /// What becomes of a search if this server is there from its second round on, too.
 fn searched(known: bool, hosts: [Host; 2], late: Host) -> Option<Dialed> {
     let (_stop, stopped) = bounded(0);
-    let what = Search { patience: Duration::from_secs(600), ..among(known, hosts.to_vec()) };
+    let mut what = among(known, hosts.to_vec());
+    what.config.connect_timeout = Duration::from_secs(600);
     let add = |why: &str| {
         // The reasons of a whole round.
         if why.contains("rejected") || why.contains("another session") {
-            what.resolver.set_hosts(vec![hosts[0].clone(), late.clone()]);
+            what.config.resolver.set_hosts(vec![hosts[0].clone(), late.clone()]);
         }
     };
     search(&what, &stopped, &add)
@@ -150,8 +146,8 @@ fn servers_that_do_not_answer_yet_may_accept_what_another_rejects() {
 #[test]
 fn a_new_session_is_not_asked_for_for_ever_where_one_server_rejects_the_client() {
     let (_stop, stopped) = bounded(0);
-    let patience = Duration::from_millis(300);
-    let what = Search { patience, ..among(false, vec![absent(), rejecting()]) };
+    let mut what = among(false, vec![absent(), rejecting()]);
+    what.config.connect_timeout = Duration::from_millis(300);
     let found = search(&what, &stopped, &|_| ());
     let Some(Dialed::AuthFailed(why)) = found else { panic!("{found:?}") };
     assert!(why.contains("rejected the credentials"), "{why}");
@@ -204,15 +200,15 @@ fn a_wrong_address_among_right_ones_costs_no_session() {
 fn where_no_session_ever_goes_on_another_one_is_the_end() {
     let (_stop, stopped) = bounded(0);
     let mut what = among(true, vec![replacing(), replacing()]);
-    assert!(!what.resolver.replaced_sessions.replaced(SESSION - 1));
+    assert!(!what.config.resolver.replaced_sessions.replaced(SESSION - 1));
     let found = search(&what, &stopped, &|_| ());
     assert!(matches!(found, Some(Dialed::Expired)), "{found:?}");
     // One that does not answer may be the right one.
     what = among(true, vec![replacing(), absent()]);
-    assert!(!what.resolver.replaced_sessions.replaced(SESSION - 1));
+    assert!(!what.config.resolver.replaced_sessions.replaced(SESSION - 1));
     let add = |why: &str| {
         if why.contains("another session") {
-            what.resolver.set_hosts(vec![accepting()]);
+            what.config.resolver.set_hosts(vec![accepting()]);
         }
     };
     let found = search(&what, &stopped, &add);
@@ -237,9 +233,9 @@ fn a_server_that_closes_the_connection_instead_of_an_answer_to_sasl_rejects_the_
     let host = Host { name: "127.0.0.1".to_owned(), port };
     let sasl = Some(Sasl::digest_md5("ann", "secret"));
     let access = Access { sasl, ..Access::default() };
-    let wanted = Wanted { access, ..wanted(false) };
-    let patience = Duration::from_millis(300);
-    let found = search(&Search { wanted, patience, ..among(false, vec![host]) }, &stopped, &|_| ());
+    let mut what = among(false, vec![host]);
+    (what.config.access, what.config.connect_timeout) = (access, Duration::from_millis(300));
+    let found = search(&what, &stopped, &|_| ());
     let Some(Dialed::AuthFailed(why)) = found else { panic!("{found:?}") };
     assert!(why.contains("rejected the user \"ann\""), "{why}");
 }
@@ -261,6 +257,12 @@ fn slow(pauses: Vec<Duration>) -> (SocketAddr, Receiver<()>) {
     (address, told)
 }
 
+fn with_long_ticks(known: bool) -> Search {
+    let mut wanted = wanted(known);
+    wanted.config.tick = Some(Duration::from_millis(2500));
+    wanted
+}
+
 /// With a session timeout of 4 s and a tick of 2.5 s, a lease is renewed in time only if the opening takes
 /// less than half a second.
 #[test]
@@ -275,7 +277,7 @@ fn a_slow_opening_is_repeated_while_that_makes_it_faster_and_twice_at_most() {
     ] {
         for known in [true, false] {
             let (address, told) = slow(pauses.clone());
-            let wanted = Wanted { tick: Some(Duration::from_millis(2500)), ..wanted(known) };
+            let wanted = with_long_ticks(known);
             let limit = Duration::from_secs(30);
             let found = try_until_fast(&wanted, address, "", limit, &stopped);
             assert!(found.is_ok(), "{found:?}");
@@ -289,7 +291,7 @@ fn a_slow_opening_is_repeated_while_that_makes_it_faster_and_twice_at_most() {
 fn an_opening_is_not_repeated_if_another_answer_would_count_from_the_same_attempt() {
     let (_stop, stopped) = bounded(0);
     let (address, told) = slow(vec![Duration::ZERO; 3]);
-    let wanted = Wanted { tick: Some(Duration::from_millis(2500)), ..wanted(true) };
+    let wanted = with_long_ticks(true);
     let now = Moment::now();
     let before = Moment::from_nanos(now.as_nanos() - 1_000_000_000);
     wanted.attempts.note(before, now, Duration::from_secs(60));
@@ -306,11 +308,7 @@ fn a_grant_is_told_before_the_opening_is_repeated() {
     let (address, _told) = slow(vec![slow_one, fast]);
     let (tell, told) = bounded(10);
     let attempts = Attempts::new(move |news| tell.send(news).unwrap());
-    let wanted = Wanted {
-        tick: Some(Duration::from_millis(2500)),
-        attempts: Arc::new(attempts),
-        ..wanted(true)
-    };
+    let wanted = Search { attempts: Arc::new(attempts), ..with_long_ticks(true) };
     let found = try_until_fast(&wanted, address, "", Duration::from_secs(30), &stopped);
     assert!(found.is_ok(), "{found:?}");
     let news: Vec<News> = told.try_iter().collect();
