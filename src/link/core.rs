@@ -30,10 +30,6 @@ const MOST_OUTSTANDING: usize = 1 << 16;
 /// How many bytes may wait for the server to read them.
 const MOST_UNSENT: usize = 64 << 20;
 
-/// Dropped when every earlier request has been written to the server's socket, or when there is no
-/// connection to write to.
-pub(crate) type FlushMark = Sender<()>;
-
 /// Called with the reply, on the link's thread; it may only signal.
 pub(crate) type OnReply = Box<dyn FnOnce(RawReply) + Send>;
 
@@ -45,12 +41,9 @@ pub(crate) enum Incoming {
 }
 
 /// Why a connection must be dropped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Broken(pub(crate) String);
-
-impl From<Malformed> for Broken {
-    fn from(malformed: Malformed) -> Broken {
-        Broken(format!("the server sent {malformed}"))
+impl From<Malformed> for String {
+    fn from(malformed: Malformed) -> String {
+        format!("the server sent {malformed}")
     }
 }
 
@@ -99,7 +92,7 @@ pub(crate) struct LinkCore {
     /// How many bytes have ever been put into `to_server`.
     queued: u64,
     /// Each mark is dropped when that many of the queued bytes are written, or never will be.
-    marks: VecDeque<(u64, FlushMark)>,
+    marks: VecDeque<(u64, Sender<()>)>,
     notices: Vec<Notice>,
     said: Vec<Incoming>,
 }
@@ -377,7 +370,7 @@ impl LinkCore {
     }
 
     /// Adds a mark that is dropped when every request so far is written.
-    pub(crate) fn mark(&mut self, mark: FlushMark) {
+    pub(crate) fn mark(&mut self, mark: Sender<()>) {
         self.marks.push_back((self.queued, mark));
     }
 
@@ -393,7 +386,7 @@ impl LinkCore {
     // ----- replies
 
     /// Bytes from the server. An error means that the connection must be dropped.
-    pub(crate) fn heard_server(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
+    pub(crate) fn heard_server(&mut self, bytes: &[u8], now: Moment) -> Result<(), String> {
         self.look_at_the_lease(now);
         self.heard = now;
         let mut splitter = std::mem::take(&mut self.from_server);
@@ -403,7 +396,7 @@ impl LinkCore {
         result
     }
 
-    fn read_replies(&mut self, splitter: &mut Splitter, now: Moment) -> Result<(), Broken> {
+    fn read_replies(&mut self, splitter: &mut Splitter, now: Moment) -> Result<(), String> {
         while let Some(piece) = splitter.next()? {
             self.reply(piece, now)?;
             if self.over {
@@ -414,7 +407,7 @@ impl LinkCore {
     }
 
     /// A reply, or what the server says without a request.
-    fn reply(&mut self, piece: Piece<'_>, now: Moment) -> Result<(), Broken> {
+    fn reply(&mut self, piece: Piece<'_>, now: Moment) -> Result<(), String> {
         let mut fields = Fields(piece.bytes);
         let header = ReplyHeader::read(&mut fields)?;
         let body = Piece { bytes: fields.0, ..piece };
@@ -426,7 +419,7 @@ impl LinkCore {
                 self.last_zxid = self.last_zxid.max(header.zxid);
             }
             (xid::WATCH, _) => {
-                return Err(Broken("the server sent an event with an error".into()));
+                return Err("the server sent an event with an error".into());
             }
             // A server that demands SASL ends the session after such a reply.
             (xid::AUTH, code::AUTH_FAILED) | (_, code::SASL_REQUIRED) => {
@@ -443,7 +436,7 @@ impl LinkCore {
         header: ReplyHeader,
         body: Piece<'_>,
         now: Moment,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), String> {
         self.pass_over_unknown(header.xid, now);
         let (error, body) = self.checked(header, body)?;
         let Some(sent) = self.outstanding.pop_front() else { return Ok(()) };
@@ -482,14 +475,14 @@ impl LinkCore {
         &self,
         header: ReplyHeader,
         Piece { bytes: body, oversized }: Piece<'a>,
-    ) -> Result<(i32, &'a [u8]), Broken> {
+    ) -> Result<(i32, &'a [u8]), String> {
         let ReplyHeader { xid, error, .. } = header;
         let Some(sent) = self.outstanding.front() else {
-            return Err(Broken(format!("the server replied to no request: xid {xid}")));
+            return Err(format!("the server replied to no request: xid {xid}"));
         };
         if sent.xid != xid {
             let due = sent.xid;
-            return Err(Broken(format!("the server answered xid {xid} where {due} was due")));
+            return Err(format!("the server answered xid {xid} where {due} was due"));
         }
         // Callers retry at once after a lost connection, so they hear of one only if it is lost.
         if matches!(
@@ -499,7 +492,7 @@ impl LinkCore {
                 | code::OPERATION_TIMEOUT
                 | code::REQUEST_TIMEOUT
         ) {
-            return Err(Broken(format!("the server cannot serve the session: error {error}")));
+            return Err(format!("the server cannot serve the session: error {error}"));
         }
         if let Some(length) = oversized {
             logging::warning!(
@@ -512,7 +505,7 @@ impl LinkCore {
         if error == code::OK {
             check_reply(sent.operation, body)?;
             if sent.operation == op::MULTI && has_failed_with(code::SESSION_MOVED, body) {
-                return Err(Broken("the session has moved, says a transaction".into()));
+                return Err("the session has moved, says a transaction".into());
             }
         }
         Ok((error, body))
@@ -558,9 +551,9 @@ impl LinkCore {
         }
     }
 
-    fn event(&mut self, body: Piece<'_>) -> Result<(), Broken> {
+    fn event(&mut self, body: Piece<'_>) -> Result<(), String> {
         if body.oversized.is_some() {
-            return Err(Broken("the server sent an event over the size limit".into()));
+            return Err("the server sent an event over the size limit".into());
         }
         let (event, path) = read_event(body.bytes)?;
         self.said.push(Incoming::Event(event, path.to_owned()));
@@ -597,11 +590,11 @@ impl LinkCore {
     }
 
     /// Lets time pass. An error means that the connection must be dropped.
-    pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
+    pub(crate) fn tick(&mut self, now: Moment) -> Result<(), String> {
         self.look_at_the_lease(now);
         if self.silence_limit().is_some_and(|limit| now >= limit) {
             let waited = self.outstanding.front().map(|sent| now.since(sent.sent));
-            return Err(Broken(format!("no answer for {:.1?}", waited.unwrap_or_default())));
+            return Err(format!("no answer for {:.1?}", waited.unwrap_or_default()));
         }
         let lives = self.attached && self.ended.is_none();
         if lives && now >= self.heartbeats.due(&self.lease) {

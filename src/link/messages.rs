@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::core::{FlushMark, OnReply};
+use super::core::OnReply;
 use super::search_thread::Dialed;
 use super::unanswered_attempts::News;
+use crate::rt::Sender;
 use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;
 
@@ -42,7 +43,9 @@ pub(super) const NAP: Duration = Duration::from_millis(5);
 pub(super) enum Command {
     /// Requests that are sent back to back.
     Verbs(Vec<Outgoing>),
-    FlushMark(FlushMark),
+    /// To be dropped when every earlier request has been written to the server's socket, or when there
+    /// is no connection to write to.
+    FlushMark(Sender<()>),
     /// Of the search for a server that continues the session.
     News(News),
     /// Make the connection anew, if nothing waits for an answer.

@@ -19,10 +19,10 @@ use super::granted;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
 use super::messages::{Command, NAP, OnEvent, OnNotice, Outgoing};
 use super::search_rounds::Search;
-use super::search_thread::{Dial, Dialed};
+use super::search_thread::{self, Dialed};
 use super::unanswered_attempts::{Attempts, News};
 use crate::logging;
-use crate::rt::{Moment, Receiver};
+use crate::rt::{Moment, Receiver, Sender};
 use crate::session_notice::{End, Info, Notice};
 use crate::wire_values::RawReply;
 use crate::wire_values::code::SESSION_EXPIRED;
@@ -37,7 +37,8 @@ pub(super) struct Runner {
     on_event: OnEvent,
     commands: Receiver<Command>,
     woken: UnixStream,
-    dial: Option<Dial>,
+    /// A search for a server, which ends when this is dropped.
+    dial: Option<Sender<()>>,
     dials: u64,
     /// The zxid that the servers being dialled must have seen.
     dialled_zxid: i64,
@@ -158,7 +159,7 @@ impl Runner {
             self.check_writes(&mut connection);
             let now = Moment::now();
             if let Err(broken) = connection.core.tick(now) {
-                self.lose_server(&mut connection, &broken.0);
+                self.lose_server(&mut connection, &broken);
             }
             if now >= self.give_up_at && !connection.core.is_over() {
                 logging::debug!(
@@ -196,7 +197,7 @@ impl Runner {
         self.dialled_zxid = last_zxid;
         let (id, shared) = (self.dials, Arc::clone(&self.shared));
         let to_self = Arc::clone(&shared);
-        let started = Dial::start(
+        let started = search_thread::start(
             search,
             move |found| to_self.tell(Command::Dialed(id, found)),
             move |why| shared.info.lock().trouble = Some(why.to_owned()),
@@ -526,7 +527,7 @@ impl Runner {
                 }
                 match result {
                     Ok(()) => return true,
-                    Err(broken) => broken.0,
+                    Err(broken) => broken,
                 }
             }
             Err(error)

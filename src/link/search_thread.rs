@@ -36,39 +36,32 @@ impl Dialed {
 
 const AFTER_A_PANIC: Duration = Duration::from_millis(100);
 
-/// A search for a server; it goes on until it succeeds or this is dropped.
-#[derive(Debug)]
-pub(crate) struct Dial {
-    _stop: Sender<()>,
-}
-
-impl Dial {
-    /// Starts a search; `trouble` is called with each reason why no server is found yet.
-    pub(crate) fn start(
-        what: Search,
-        found: impl FnOnce(Dialed) + Send + 'static,
-        trouble: impl Fn(&str) + Send + 'static,
-    ) -> error::Result<Dial> {
-        let (stop, stopped) = bounded(0);
-        rt::spawn("zklock-dial", move || {
-            let result = loop {
-                // What is called here, such as a logger, may panic: that must not cost the session.
-                match catch_unwind(AssertUnwindSafe(|| search(&what, &stopped, &trouble))) {
-                    Ok(result) => break result,
-                    Err(_) if rest(&stopped, AFTER_A_PANIC).is_none() => break None,
-                    Err(_) => {}
-                }
-            };
-            if let Some(result) = result {
-                if !is_stopped(&stopped) {
-                    found(result);
-                } else if what.session.is_none() {
-                    result.abandon();
-                }
+/// Starts a search; `trouble` is called with each reason why no server is found yet. It goes on until it
+/// succeeds or what this returns is dropped.
+pub(super) fn start(
+    what: Search,
+    found: impl FnOnce(Dialed) + Send + 'static,
+    trouble: impl Fn(&str) + Send + 'static,
+) -> error::Result<Sender<()>> {
+    let (stop, stopped) = bounded(0);
+    rt::spawn("zklock-dial", move || {
+        let result = loop {
+            // What is called here, such as a logger, may panic: that must not cost the session.
+            match catch_unwind(AssertUnwindSafe(|| search(&what, &stopped, &trouble))) {
+                Ok(result) => break result,
+                Err(_) if rest(&stopped, AFTER_A_PANIC).is_none() => break None,
+                Err(_) => {}
             }
-        })?;
-        Ok(Dial { _stop: stop })
-    }
+        };
+        if let Some(result) = result {
+            if !is_stopped(&stopped) {
+                found(result);
+            } else if what.session.is_none() {
+                result.abandon();
+            }
+        }
+    })?;
+    Ok(stop)
 }
 
 /// Asks servers for what is wanted, as [`Rounds`] says, until that ends or nobody waits for it.

@@ -132,7 +132,7 @@ pub(super) fn answer(
     error: i32,
     body: &[u8],
     now: Moment,
-) -> Result<(), Broken> {
+) -> Result<(), String> {
     core.heard_server(&Frame::reply(xid, zxid, error).raw(body).finish(), now)
 }
 
