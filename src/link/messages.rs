@@ -1,12 +1,11 @@
 //! What callers and the link's thread tell each other: requests and commands.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::OnReply;
 use super::search_thread::Dialed;
 use super::unanswered_attempts::News;
-use crate::rt::Sender;
+use crate::rt::{Sender, Signal};
 use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;
 
@@ -15,10 +14,7 @@ pub(crate) type OnNotice = Box<dyn Fn(Notice) + Send>;
 
 /// Called when a watch fires, with what happened and the node's path, on the link's thread; it may
 /// only signal. What it returns is called when all else has been told that came with the event.
-pub(crate) type OnEvent = Box<dyn Fn(NodeEvent, &str) -> Vec<AfterEvents> + Send>;
-
-/// Called after all events that came together; it may only signal.
-pub(crate) type AfterEvents = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type OnEvent = Box<dyn Fn(NodeEvent, &str) -> Vec<Signal> + Send>;
 
 /// A request, and the callback that gets the reply.
 pub(crate) struct Outgoing {

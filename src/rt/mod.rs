@@ -1,6 +1,7 @@
 //! Threads, channels, locks, atomics and time: the rest of the library takes them only from here, so that
 //! a simulation can replace them. Except for the link's own two locks, which no simulation has.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Count, Ordering};
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,9 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<
 pub(crate) fn live_threads() -> usize {
     LIVE.load(Ordering::Acquire)
 }
+
+/// Called when something happens; it may only signal.
+pub(crate) type Signal = Arc<dyn Fn() + Send + Sync>;
 
 /// The end of a wait; `None` for a wait without end.
 #[derive(Clone, Copy, Debug)]

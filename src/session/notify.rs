@@ -6,10 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use crate::rt::Signal;
 use crate::rt::{self, Bell, Deadline, Mutex, Rung};
-
-/// Called when something happens; it may only signal.
-pub(crate) type Signal = Arc<dyn Fn() + Send + Sync>;
 
 /// One waiting thread's end of its bell.
 #[derive(Debug)]

@@ -10,11 +10,11 @@ use std::time::Duration;
 use super::access::{Access, Auth};
 use super::config::LinkConfig;
 use super::handle::Link;
-use super::messages::{AfterEvents, DeferredRequest, MOMENT, OnEvent, OnNotice, Outgoing};
+use super::messages::{DeferredRequest, MOMENT, OnEvent, OnNotice, Outgoing};
 use super::resolver::Resolver;
 use super::wire_format::{ConnectRequest, ConnectResponse, Frame};
 use crate::connect_string::Host;
-use crate::rt::Moment;
+use crate::rt::{Moment, Signal};
 use crate::session_notice::{End, Notice};
 use crate::wire_values::{RawReply, code, op, xid};
 
@@ -103,7 +103,7 @@ fn what_comes_together_is_told_before_anybody_acts_on_it() {
     let on_event = move |_, path: &str| {
         let (after, path) = (tell.clone(), path.to_owned());
         tell.send(path.clone()).unwrap();
-        vec![Arc::new(move || after.send(format!("after {path}")).unwrap()) as AfterEvents]
+        vec![Arc::new(move || after.send(format!("after {path}")).unwrap()) as Signal]
     };
     let (link, mut stream) = attached(Box::new(on_event));
     let event =
