@@ -10,6 +10,8 @@ use super::wait::Wait;
 use super::watch_loop::{View, WatchLoop};
 use crate::error::Result;
 
+type Look<T> = Box<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
+
 /// Reports a state whenever it changes: who holds a lock or leads, the members of a group, or the
 /// data of a node.
 ///
@@ -42,7 +44,7 @@ pub struct Changes<T> {
     client: Client,
     node: Result<String>,
     purpose: Purpose,
-    look: Box<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>,
+    look: Look<T>,
     /// Whether two looks found the same.
     is_same: fn(&T, &T) -> bool,
     watch_loop: WatchLoop,

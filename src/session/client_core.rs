@@ -105,9 +105,9 @@ impl ClientCore {
         chroot: String,
         retry: Retry,
     ) -> ClientCore {
-        let (reaper, reports) = (Arc::<Reaper>::default(), Arc::<Reports>::default());
+        let reports = Arc::<Reports>::default();
         let (prefix, pending) = (chroot.clone(), Arc::clone(&reports));
-        reaper.on_pending(move |path| {
+        let reaper = Reaper::new(move |path| {
             let path = shown(&prefix, path).to_owned();
             pending.report(LogAs::CLEANUP, || Event::CleanupPending { path });
         });

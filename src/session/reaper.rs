@@ -3,7 +3,7 @@
 //! that the session is over.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::connection::{Answer, Fault, Stat};
@@ -20,12 +20,11 @@ const LINGER: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Reaper {
     state: Mutex<ReaperState>,
     work: Condvar,
     /// Told of a node whose deletion has to go on in the background.
-    on_pending: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
+    on_pending: Box<dyn Fn(&str) + Send + Sync>,
     /// There is another reference for each node that was let go and whose deletion has no answer yet.
     unanswered: Arc<()>,
 }
@@ -62,6 +61,13 @@ enum TaskKind {
 }
 
 impl Reaper {
+    /// Has `on_pending` called with each node, as the server knows it, whose deletion has to go on in the
+    /// background.
+    pub(crate) fn new(on_pending: impl Fn(&str) + Send + Sync + 'static) -> Arc<Reaper> {
+        let (state, work, unanswered) = (Mutex::default(), Condvar::new(), Arc::default());
+        Arc::new(Reaper { state, work, on_pending: Box::new(on_pending), unanswered })
+    }
+
     /// Deletes a node that is no longer needed. With a connection, this returns once the request is
     /// on its way, or at the deadline (see [`Verbs::let_go`](super::verbs::Verbs::let_go)).
     /// Whatever goes wrong, the node is deleted in the end.
@@ -86,12 +92,6 @@ impl Reaper {
             drop(unanswered);
         };
         session.let_go(path, until, Box::new(on_answer));
-    }
-
-    /// Has `tell` called with each node, as the server knows it, whose deletion has to go on in the
-    /// background.
-    pub(super) fn on_pending(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
-        let _ = self.on_pending.set(Box::new(tell));
     }
 
     /// Deletes the node of a contender that gives up: by `until` if that is quick, otherwise in the
@@ -224,8 +224,8 @@ impl Reaper {
         state.tasks.push(Task { session: owner, what, tries: 0, due, seen, _subscription });
         self.work.notify_one();
         drop(state);
-        if let (Some(tell), Some(path)) = (self.on_pending.get(), &node) {
-            tell(path);
+        if let Some(path) = &node {
+            (self.on_pending)(path);
         }
         if let Err(error) = self.retry() {
             logging::error!(target: "zklock::reaper", "could not start the cleanup thread, deleting nodes later: {error}");
@@ -376,11 +376,5 @@ impl std::fmt::Display for TaskKind {
             TaskKind::Marked { parent, .. } => write!(f, "a contender under {parent:?}"),
             TaskKind::Chore(_) => f.write_str("something"),
         }
-    }
-}
-
-impl std::fmt::Debug for Reaper {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reaper").field("backlog", &self.backlog()).finish()
     }
 }
