@@ -15,18 +15,18 @@ pub(super) struct WatchedNodes {
     bell: Signal,
     /// The connection that the watches were set on.
     on: u64,
-    /// By the node's name.
-    subscriptions: HashMap<String, Subscription>,
+    /// By the node's name, which all that know it share: there may be many nodes, and many waiters.
+    subscriptions: HashMap<Arc<str>, Subscription>,
     heard: Arc<Mutex<Heard>>,
 }
 
 /// What was heard of the nodes.
 #[derive(Default)]
 struct Heard {
-    nodes: HashMap<String, News>,
+    nodes: HashMap<Arc<str>, News>,
     /// The own node, if the other ones are all contenders ahead of it, and it stands as long as
     /// nothing is heard of it: then the call is admitted once all the others are gone.
-    successor: Option<String>,
+    successor: Option<Arc<str>>,
     /// Whether one of the answers said that its node is gone, or that an ACL hides it.
     is_gone: bool,
     is_hidden: bool,
@@ -127,11 +127,13 @@ impl WatchedNodes {
 
     /// From here on, hears of the node. Call this before its watch is requested.
     pub(super) fn subscribe(&mut self, watches: &Arc<Watches>, name: &str, path: &str) {
-        self.heard.lock().nodes.insert(name.to_owned(), News::Nothing);
-        let (heard, bell, of) = (Arc::clone(&self.heard), Arc::clone(&self.bell), name.to_owned());
+        let name: Arc<str> = name.into();
+        self.heard.lock().nodes.insert(Arc::clone(&name), News::Nothing);
+        let (heard, bell, of) =
+            (Arc::clone(&self.heard), Arc::clone(&self.bell), Arc::clone(&name));
         let on_event = move |event| heard.lock().note(&of, event, &bell);
         let subscription = watches.subscribe_to_events(path, Arc::new(on_event));
-        self.subscriptions.insert(name.to_owned(), subscription);
+        self.subscriptions.insert(name, subscription);
     }
 
     fn forget(&mut self, name: &str) {
@@ -183,7 +185,7 @@ impl WatchedNodes {
         let mut heard = self.heard.lock();
         let is_quiet = matches!(heard.nodes.get(own), Some(News::Nothing));
         if is_quiet {
-            heard.successor = Some(own.to_owned());
+            heard.successor = Some(own.into());
         }
         is_quiet
     }
@@ -195,9 +197,9 @@ impl WatchedNodes {
 
     /// Hands the watch of the own node over to its holder.
     pub(super) fn take(&mut self, name: &str) -> Option<OwnWatch> {
-        let subscription = self.subscriptions.remove(name)?;
+        let (name, subscription) = self.subscriptions.remove_entry(name)?;
         let (on, heard) = (self.on, Arc::clone(&self.heard));
-        Some(OwnWatch { on, subscription, heard, name: name.to_owned() })
+        Some(OwnWatch { on, subscription, heard, name })
     }
 }
 
@@ -207,7 +209,7 @@ pub(crate) struct OwnWatch {
     pub(super) on: u64,
     subscription: Subscription,
     heard: Arc<Mutex<Heard>>,
-    name: String,
+    name: Arc<str>,
 }
 
 impl OwnWatch {

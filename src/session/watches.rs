@@ -26,18 +26,24 @@ pub(crate) struct Watches {
     table: Mutex<Table>,
 }
 
+/// Paths are shared with the subscriptions: thousands of calls may wait for many nodes each.
 #[derive(Default)]
 struct Table {
     next: u64,
     /// By the subscription's number.
-    entries: BTreeMap<String, BTreeMap<u64, OnNodeEvent>>,
+    entries: BTreeMap<Arc<str>, BTreeMap<u64, OnNodeEvent>>,
     /// Nodes with a watch at the server, as far as its answers say.
-    set: BTreeSet<String>,
+    set: BTreeSet<Arc<str>>,
     /// Those of them for which no call is registered.
-    litter: BTreeSet<String>,
+    litter: BTreeSet<Arc<str>>,
 }
 
 impl Table {
+    /// The path as calls that wait for the node have it, if there are any.
+    fn shared(&self, path: &str) -> Arc<str> {
+        self.entries.get_key_value(path).map_or_else(|| path.into(), |(path, _)| Arc::clone(path))
+    }
+
     fn listeners(&self, path: &str) -> Vec<OnNodeEvent> {
         let of_path = self.entries.get(path);
         of_path.map(|all| all.values().cloned().collect()).unwrap_or_default()
@@ -65,10 +71,11 @@ impl Watches {
         let mut table = self.table.lock();
         table.next += 1;
         let id = table.next;
-        table.entries.entry(path.to_owned()).or_default().insert(id, on_event);
+        let shared = table.shared(path);
+        table.entries.entry(Arc::clone(&shared)).or_default().insert(id, on_event);
         table.litter.remove(path);
         drop(table);
-        let (watches, path) = (Arc::clone(self), path.to_owned());
+        let (watches, path) = (Arc::clone(self), shared);
         Subscription(Some(Box::new(move || watches.unsubscribe(&path, id))))
     }
 
@@ -78,8 +85,8 @@ impl Watches {
             of_path.remove(&id);
             if of_path.is_empty() {
                 table.entries.remove(path);
-                if table.set.contains(path) {
-                    table.litter.insert(path.to_owned());
+                if let Some(path) = table.set.get(path).cloned() {
+                    table.litter.insert(path);
                 }
             }
         }
@@ -109,10 +116,11 @@ impl Watches {
     /// the order of the server's answers and events.
     pub(crate) fn note_set(&self, path: &str, is_there: bool) {
         let mut table = self.table.lock();
-        table.set.insert(path.to_owned());
+        let shared = table.shared(path);
+        table.set.insert(Arc::clone(&shared));
         let all = table.listeners(path);
         if all.is_empty() {
-            table.litter.insert(path.to_owned());
+            table.litter.insert(shared);
         }
         drop(table);
         if is_there {
