@@ -287,9 +287,9 @@ pub mod bench_only;
 pub use acl::{Acl, Permissions};
 pub use contend::handover_policy::HandOver;
 pub use contend::hold::Hold;
+pub use contend::hold_end::{HoldEnd, Lost};
 pub use contend::list_contenders::Contender;
 pub use contend::list_locks::{ListedLock, LockKind, LockList, UnlistedNode, UnlistedReason};
-pub use contend::lost::{HoldEnd, Lost};
 pub use contend::ticket::{ContenderKind, NodeNaming};
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
@@ -317,11 +317,11 @@ pub use recipes::transaction::Transaction;
 pub use recipes::two_phase_commit::TwoPhaseCommit;
 pub use recipes::znode::Znode;
 pub use session::cancel::Cancel;
-pub use session::changes::{Change, Changes};
 pub use session::client::{Client, ClientBuilder, ClientStats, StateSubscription};
-pub use session::retry::Retry;
+pub use session::observed_changes::{Change, Changes};
+pub use session::retry_limits::Retry;
 pub use session::status::SessionState;
-pub use session::wait::Wait;
+pub use session::wait_limit::Wait;
 pub use session_id::SessionId;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper;
@@ -359,7 +359,7 @@ pub mod commit {
 
 /// The members of a [`Group`], and its settings.
 pub mod group {
-    pub use crate::recipes::group::membership::Membership;
+    pub use crate::recipes::group::rejoining_membership::Membership;
     pub use crate::recipes::group::{GroupBuilder, Member};
 }
 
@@ -368,7 +368,7 @@ pub mod group {
 pub mod value {
     pub use crate::recipes::shared_counter::SharedCounterBuilder;
     pub use crate::recipes::shared_value::SharedValueBuilder;
-    pub use crate::recipes::version::{Version, Versioned};
+    pub use crate::recipes::version_and_stat::{Version, Versioned};
 }
 
 /// How a [`Znode`] is created, what the server knows about it, and the results of a
@@ -376,7 +376,7 @@ pub mod value {
 pub mod znode {
     pub use crate::recipes::create_options::{CreateMode, CreateOptions};
     pub use crate::recipes::transaction::StepResult;
-    pub use crate::recipes::version::ZnodeStat;
+    pub use crate::recipes::version_and_stat::ZnodeStat;
 }
 
 /// The results of a [`Once`], and its settings.

@@ -9,7 +9,8 @@ use crate::exit::{Exit, Failure};
 use crate::look::shown::{as_json, lock_at};
 use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
-use crate::words::{Ages, held_by, lasting, node, number, print_json, say, visible, who};
+use crate::output::{print_json, say};
+use crate::words::{Ages, held_by, lasting, node, number, visible, who};
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;

@@ -8,7 +8,7 @@ use zklock::{Acl, Client, ClientBuilder, Sasl, Tls};
 
 use crate::exit::Failure;
 use crate::options::Global;
-use crate::words::say;
+use crate::output::say;
 
 impl Global {
     /// The path of a lock: below the base, unless it is absolute. It may end with a slash.

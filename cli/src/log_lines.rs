@@ -2,7 +2,7 @@
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-use crate::words;
+use crate::output;
 
 struct Lines;
 
@@ -25,7 +25,7 @@ impl Log for Lines {
     }
 
     fn log(&self, record: &Record<'_>) {
-        words::log(&record.args().to_string());
+        output::log(&record.args().to_string());
     }
 
     fn flush(&self) {}

@@ -3,8 +3,8 @@
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
 //! locks, `ask_and_break` asks holders to release and breaks locks, `token_check` compares fencing tokens. `exit`
 //! has the exit codes, `connect` a client with the settings given, `words`, `table`, `log_lines` and `manual` what
-//! people read, `background_writer` how they read it without holding anybody up, `grace_and_outage` what time a
-//! command has to end, `reactions` what is done to it then.
+//! people read, `output` and `background_writer` how they get it without holding anybody up, `lease_budget` what time
+//! a command has to end, `reactions` what is done to it then.
 
 #![forbid(unsafe_code)]
 // What only `run` and `lead` use is compiled elsewhere, too.
@@ -15,11 +15,12 @@ mod background_writer;
 mod config;
 mod connect;
 mod exit;
-mod grace_and_outage;
+mod lease_budget;
 mod log_lines;
 mod look;
 mod manual;
 mod options;
+mod output;
 #[cfg(target_os = "linux")]
 mod reactions;
 #[cfg(target_os = "linux")]
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     let definition = match config::definition() {
         Ok(definition) => definition,
         Err(failure) => {
-            words::complain("", &failure.message);
+            output::complain("", &failure.message);
             return ExitCode::from(failure.exit.code());
         }
     };
@@ -55,16 +56,16 @@ fn main() -> ExitCode {
     };
     log_lines::show(options.global.verbose);
     if options.global.quiet {
-        words::be_quiet();
+        output::be_quiet();
     }
     let (subject, result) = act(options);
     let exit = result.unwrap_or_else(|failure| {
         if !failure.message.is_empty() {
-            words::complain(&subject, &failure.message);
+            output::complain(&subject, &failure.message);
         }
         failure.exit
     });
-    words::flush();
+    output::flush();
     exit.end()
 }
 
@@ -95,7 +96,7 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
         Action::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Options::command(), "zklock", &mut text);
-            (String::new(), words::print_text(&text).map(|_| Exit::Success))
+            (String::new(), output::print_text(&text).map(|_| Exit::Success))
         }
         Action::Man(man) => (String::new(), print_manual(&man)),
         Action::Leader(one) => (one.lock.clone(), look::leader(&global, &one)),
@@ -105,6 +106,6 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
 fn print_manual(options: &Man) -> Result<Exit, Failure> {
     match &options.all {
         Some(folder) => manual::write_all(folder).map(|()| Exit::Success),
-        None => words::print_text(&manual::page_of(&options.subcommand)?).map(|_| Exit::Success),
+        None => output::print_text(&manual::page_of(&options.subcommand)?).map(|_| Exit::Success),
     }
 }

@@ -3,7 +3,8 @@
 use std::io::IsTerminal;
 
 use crate::exit::Failure;
-use crate::words::{print, visible};
+use crate::output::print;
+use crate::words::visible;
 
 /// The least width that a column is cut to.
 const LEAST: usize = 12;

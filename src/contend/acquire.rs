@@ -11,22 +11,22 @@ use super::core::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched
 use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
 use super::interop_warning;
-use super::others_seen::OthersSeen;
 use super::revoke::is_request;
 use super::ticket::{Form, NodeNaming};
 use super::watched_nodes::{ToDo, WatchedNodes};
+use super::when_others_were_seen::OthersSeen;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::call::{Call, Stop};
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Created, Enqueued, Fault, Found, Names, NodeKind};
 use crate::session::create_parents::make_parents;
-use crate::session::purpose::{Purpose, cancelled};
+use crate::session::request_purpose::{Purpose, cancelled};
 use crate::session::session::Session;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 use crate::session_notice::End;
 
 const MAKE: Purpose = Purpose::to_change("create the lock node", "CREATE on its parent");

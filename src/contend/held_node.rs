@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::watchdog::{HolderCallbacks, ReleasedParts, Watchdog};
+use super::held_node_watchdog::{HolderCallbacks, ReleasedParts, Watchdog};
 use crate::loss_reason::LossReason;
 use crate::rt::{AtomicUsize, Deadline, Mutex};
 use crate::session::client::Client;

@@ -7,9 +7,9 @@ use std::{fmt, mem};
 use uuid::Uuid;
 
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
-use super::lost::Lost;
+use super::held_node_watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
+use super::hold_end::Lost;
 use super::ticket::Ticket;
-use super::watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
 use super::watched_nodes::OwnWatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Because, Event};
@@ -17,13 +17,13 @@ use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, AtomicUsize, Deadline, Mutex};
-use crate::session::call::{Call, Stop};
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::notify::Signal;
-use crate::session::purpose::{Purpose, cancelled};
+use crate::session::request_purpose::{Purpose, cancelled};
 use crate::session::session::{Session, ended};
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 
 const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");
 const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, Found, Names, Stat};
-use crate::session::purpose::Purpose;
+use crate::session::request_purpose::Purpose;
 use crate::session::session::Session;
 use crate::session_id::SessionId;
 

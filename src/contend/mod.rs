@@ -2,14 +2,14 @@
 //!
 //! - Decides, without IO: [`ticket`] (what a contender's node name says), [`rule`] (which contender
 //!   blocks which), [`core`] (from the request to the grant).
-//! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`others_seen`]; [`downgrade`] from
+//! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`when_others_were_seen`]; [`downgrade`] from
 //!   one kind to another without a gap.
 //! - Shares a node among threads of one process: [`handover`], [`node_shared_by_threads`],
 //!   [`handover_policy`].
-//! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`watchdog`], how
-//!   programs wait for its end ([`lost`]);
+//! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], how
+//!   programs wait for its end ([`hold_end`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
-//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observer`], [`revoke`];
+//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observe_holders`], [`revoke`];
 //!   [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
@@ -19,16 +19,16 @@ pub(crate) mod fenced_commit;
 pub(crate) mod handover;
 pub(crate) mod handover_policy;
 pub(crate) mod held_node;
+pub(crate) mod held_node_watchdog;
 pub(crate) mod hold;
+pub(crate) mod hold_end;
 pub(crate) mod interop_warning;
 pub(crate) mod list_contenders;
 pub(crate) mod list_locks;
-pub(crate) mod lost;
 mod node_shared_by_threads;
-pub(crate) mod observer;
-pub(crate) mod others_seen;
+pub(crate) mod observe_holders;
 pub(crate) mod revoke;
 pub(crate) mod rule;
 pub(crate) mod ticket;
-pub(crate) mod watchdog;
 mod watched_nodes;
+pub(crate) mod when_others_were_seen;

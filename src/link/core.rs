@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::explain_lease_end::Recent;
 use super::granted::Granted;
 use super::heartbeats::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]
 use super::lease::Terms;
-use super::lease_end_reason::Recent;
-use super::request_limit::{SMALLEST, Sizes};
-use super::session_ends_with_connection::ends_with_its_connection;
+use super::servers_that_end_sessions::ends_with_its_connection;
+use super::too_large_requests::{SMALLEST, Sizes};
 use super::unsupported_operations::{UnsupportedOperations, is_newer};
 use super::wire_format::{
     Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, has_failed_with,

@@ -10,8 +10,8 @@ use parking_lot::{Mutex as Lock, MutexGuard};
 
 use super::config::LinkConfig;
 use super::core::LinkCore;
+use super::link_commands::{Command, DeferredRequest, MOMENT, NAP, OnEvent, OnNotice, Outgoing};
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, end_of};
-use super::messages::{Command, DeferredRequest, MOMENT, NAP, OnEvent, OnNotice, Outgoing};
 use super::runner::Runner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, AtomicBool, AtomicU64, Deadline, Moment, Mutex, bounded, unbounded};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex as Lock;
 
 use super::core::LinkCore;
-use super::messages::{Command, DeferredRequest, Outgoing};
+use super::link_commands::{Command, DeferredRequest, Outgoing};
 use super::server_stream::ServerStream;
 use crate::rt::{AtomicBool, AtomicU64, Moment, Mutex, Sender};
 use crate::session_notice::{End, Info};

@@ -6,30 +6,30 @@
 //! session.
 //!
 //! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`]
-//! when it is renewed, [`granted`] on which terms, [`lease_end_reason`] why it was not;
-//! [`request_limit`] how large requests may be, [`unsupported_operations`] which of them servers do
+//! when it is renewed, [`granted`] on which terms, [`explain_lease_end`] why it was not;
+//! [`too_large_requests`] how large requests may be, [`unsupported_operations`] which of them servers do
 //! not know. [`search_thread`] finds a server: [`resolver`] has the addresses, [`search_rounds`] says
-//! which of them to ask when, [`handshake`] asks one, [`failure`] says why it does not serve the
-//! session, [`unanswered_attempts`] notes those without answer, [`session_ends_with_connection`] what
+//! which of them to ask when, [`handshake`] asks one, [`address_failure`] says why it does not serve the
+//! session, [`reconnects_in_doubt`] notes those without answer, [`servers_that_end_sessions`] what
 //! another session means; [`access`] and [`sasl`] show who the client is (`no_sasl` without that
 //! feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
 //! (`no_tls`). Callers open a [`handle`] with a [`config`]; [`runner`] is the thread, with which they share the
-//! [`locked_connection`] and exchange [`messages`]. [`outage_log`] keeps the log short in an outage.
+//! [`locked_connection`] and exchange [`link_commands`]. [`outage_log`] keeps the log short in an outage.
 
 pub(crate) mod access;
+mod address_failure;
 pub(crate) mod config;
 pub(crate) mod core;
-mod failure;
+mod explain_lease_end;
 mod granted;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 mod heartbeats;
 mod lease;
-mod lease_end_reason;
+pub(crate) mod link_commands;
 mod locked_connection;
-pub(crate) mod messages;
 mod outage_log;
-pub(crate) mod request_limit;
+mod reconnects_in_doubt;
 pub(crate) mod resolver;
 mod runner;
 #[cfg_attr(not(feature = "sasl"), path = "no_sasl.rs")]
@@ -37,10 +37,10 @@ pub(crate) mod sasl;
 mod search_rounds;
 mod search_thread;
 pub(crate) mod server_stream;
-mod session_ends_with_connection;
+mod servers_that_end_sessions;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;
-mod unanswered_attempts;
+pub(crate) mod too_large_requests;
 pub(crate) mod unsupported_operations;
 pub(crate) mod wire_format;
 

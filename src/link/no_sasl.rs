@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::failure::Failure;
+use super::address_failure::Failure;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Sasl {}

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::failure::Failure;
+use super::address_failure::Failure;
 use super::server_stream::Encryption;
 
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::{fmt, io};
 
 use md5::{Digest, Md5};
 
-use super::failure::Failure;
+use super::address_failure::Failure;
 use super::wire_format::Fields;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire_values::code;

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::address_failure::Failure;
 use super::config::LinkConfig;
-use super::failure::Failure;
 use super::granted::Granted;
-use super::unanswered_attempts::Attempts;
+use super::reconnects_in_doubt::Attempts;
 use crate::rt::Moment;
 
 /// What to ask the servers for, and how to search for one that gives it.

@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::failure::Failure;
+use super::address_failure::Failure;
 use super::granted::Granted;
 use super::handshake::{close_session, is_stopped, pause, try_address};
+use super::reconnects_in_doubt::News;
 use super::search_rounds::{Order, Rounds, Search};
 use super::server_stream::ServerStream;
-use super::unanswered_attempts::News;
 use crate::error;
 use crate::rt::{self, Moment, Receiver, Sender, bounded};
 

@@ -14,7 +14,7 @@ use rustls::{
     RootCertStore,
 };
 
-use super::failure::Failure;
+use super::address_failure::Failure;
 use super::server_stream::{Encryption, write_out};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;

@@ -3,12 +3,12 @@
 use uuid::Uuid;
 
 use super::change_once::make_once;
-use super::node_config::{NodeConfig, Purpose, placed};
+use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt;
 use crate::session::connection::{Answer, Fault};
 use crate::session::session::Session;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::View;
 
 /// Blocks all callers that wait for it, as long as it is raised.

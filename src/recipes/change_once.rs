@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use super::node_config::Purpose;
+use super::recipe_znode::Purpose;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::session::call::{Call, Stop};
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::connection::{Answer, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
 use crate::session::session::Session;

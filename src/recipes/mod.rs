@@ -2,28 +2,28 @@
 //!
 //! - Locks: [`mutex`], [`rwlock`], [`semaphore`], [`reentrant`], [`multi`]; and [`election`]. Each consists
 //!   of a form, which tells the engine what its contenders ask for, and a guard, which dereferences to its
-//!   [`Hold`](crate::Hold); they share [`lock_config`].
+//!   [`Hold`](crate::Hold); they share [`common_to_locks`].
 //! - Others: [`barrier`], [`double_barrier`], [`two_phase_commit`], [`group`]; [`once`], which is a lock and
 //!   marks; [`queue`] and [`priority_queue`], which share the items of the first. They use
-//!   [`node_config`], some through a [`znode`].
-//! - Data: [`znode`], [`shared_value`], [`shared_counter`], [`transaction`], and their [`version`] and
-//!   [`create_options`]; [`change_once`] makes a change that may have no answer, [`generation`] tells from a
+//!   [`recipe_znode`], some through a [`znode`].
+//! - Data: [`znode`], [`shared_value`], [`shared_counter`], [`transaction`], and their [`version_and_stat`] and
+//!   [`create_options`]; [`change_once`] makes a change that may have no answer, [`children_created_since`] tells from a
 //!   stat whether a node has new children.
 
 pub(crate) mod barrier;
 mod change_once;
+mod children_created_since;
+mod common_to_locks;
 pub(crate) mod create_options;
 pub(crate) mod double_barrier;
 pub(crate) mod election;
-mod generation;
 pub(crate) mod group;
-mod lock_config;
 pub(crate) mod multi;
 pub(crate) mod mutex;
-mod node_config;
 pub(crate) mod once;
 pub(crate) mod priority_queue;
 pub(crate) mod queue;
+mod recipe_znode;
 pub(crate) mod reentrant;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;
@@ -31,5 +31,5 @@ pub(crate) mod shared_counter;
 pub(crate) mod shared_value;
 pub(crate) mod transaction;
 pub(crate) mod two_phase_commit;
-pub(crate) mod version;
+pub(crate) mod version_and_stat;
 pub(crate) mod znode;

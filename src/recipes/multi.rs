@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::lock_config::LockConfig;
+use super::common_to_locks::LockConfig;
 use super::mutex::DistributedLock;
 use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;
@@ -11,16 +11,16 @@ use super::semaphore::DistributedSemaphore;
 use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
-use crate::contend::lost::{JointRelease, Lost};
-use crate::contend::others_seen::OthersSeen;
+use crate::contend::hold_end::{JointRelease, Lost};
 use crate::contend::ticket::{ContenderKind, Form};
+use crate::contend::when_others_were_seen::OthersSeen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::cancel::Cancel;
-use crate::session::wait::Wait;
-use crate::session::wait::worth_asking;
+use crate::session::wait_limit::Wait;
+use crate::session::wait_limit::worth_asking;
 
 /// Several locks, acquired all or none.
 ///

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::lock_config::{LockConfig, guard, looking_on, settings};
+use super::common_to_locks::{LockConfig, guard, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::handover::{Key, Sharer};
@@ -15,9 +15,9 @@ use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::session::cancel::Cancel;
-use crate::session::changes::Changes;
 use crate::session::client::Client;
-use crate::session::wait::Wait;
+use crate::session::observed_changes::Changes;
+use crate::session::wait_limit::Wait;
 
 /// A lock with one holder in the whole ensemble.
 ///

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
+use super::common_to_locks::default_data;
 use super::create_options::{CreateMode, CreateOptions};
-use super::lock_config::default_data;
 use super::mutex::{DistributedLock, LockGuard};
-use super::node_config::{NodeConfig, Purpose, placed};
-use super::version::{Version, ZnodeStat};
+use super::recipe_znode::{NodeConfig, Purpose, placed};
+use super::version_and_stat::{Version, ZnodeStat};
 use super::znode::Znode;
 use crate::contend::handover_policy::HandOver;
 use crate::contend::list_contenders::{Contender, first};
@@ -19,8 +19,8 @@ use crate::fencing::FencingToken;
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::connection::Stat;
-use crate::session::purpose::cancelled;
-use crate::session::wait::Wait;
+use crate::session::request_purpose::cancelled;
+use crate::session::wait_limit::Wait;
 
 /// The first line of a mark. Unknown lines after it are ignored.
 const FORMAT: &str = "zklock-once 1";

@@ -5,7 +5,7 @@ use crate::acl::Acl;
 use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
 use crate::session::client::Client;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 
 /// A queue of items with priorities: the lowest priority number is taken first, and among equal
 /// ones the item that was offered first.

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 
 /// A [`DistributedLock`] that its holding thread can lock again.
 ///

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::lock_config::{LockConfig, guard, looking_on, settings};
+use super::common_to_locks::{LockConfig, guard, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
@@ -10,9 +10,9 @@ use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::session::cancel::Cancel;
-use crate::session::changes::Changes;
 use crate::session::client::Client;
-use crate::session::wait::Wait;
+use crate::session::observed_changes::Changes;
+use crate::session::wait_limit::Wait;
 
 /// A lock that many readers may hold at once, or one writer.
 ///

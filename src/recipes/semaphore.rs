@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::lock_config::{LockConfig, guard, looking_on, settings};
+use super::common_to_locks::{LockConfig, guard, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
 use crate::contend::ticket::{Form, NodeNaming};
 use crate::error::Result;
-use crate::session::changes::Changes;
 use crate::session::client::Client;
-use crate::session::wait::Wait;
+use crate::session::observed_changes::Changes;
+use crate::session::wait_limit::Wait;
 
 /// A fixed number of permits, of which each holder has one or more.
 ///

@@ -4,14 +4,14 @@ use std::fmt;
 
 use super::change_once::change_at_most_once;
 use super::create_options::CreateOptions;
-use super::node_config::Purpose;
-use super::version::Version;
+use super::recipe_znode::Purpose;
+use super::version_and_stat::Version;
 use super::znode::{CREATE, DELETE, WRITE, Znode, refused};
 use crate::contend::fenced_commit::{COMMIT, no_transactions};
 use crate::contend::hold::Hold;
 use crate::error::{Error, Result};
 use crate::path;
-use crate::session::call::Call;
+use crate::session::blocking_call::Call;
 use crate::session::client::Client;
 use crate::session::connection::{Created, Fault, Reply, Step, Transacted};
 use crate::session::session::Session;

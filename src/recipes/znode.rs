@@ -2,16 +2,16 @@
 
 use super::change_once::{FindOut, LostChange, change_at_most_once, unknown};
 use super::create_options::CreateOptions;
-use super::node_config::{NodeConfig, Purpose};
-use super::version::{Version, Versioned, ZnodeStat};
+use super::recipe_znode::{NodeConfig, Purpose};
+use super::version_and_stat::{Version, Versioned, ZnodeStat};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::session::call::Call;
-use crate::session::changes::Changes;
+use crate::session::blocking_call::Call;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
+use crate::session::observed_changes::Changes;
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 

@@ -11,7 +11,7 @@ use super::connection::Ensemble;
 use super::notify::{Signals, Waiter};
 use super::reaper::Reaper;
 use super::reports::{OnReport, Reports};
-use super::retry::Retry;
+use super::retry_limits::Retry;
 use super::session::Session;
 use super::status::{SessionPhase, SessionState};
 use crate::connect_string::{ConnectString, Host};

@@ -16,7 +16,7 @@ use crate::rt::Deadline;
 use crate::session_notice::{End, Notice};
 use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
 
-pub(crate) use super::names::Names;
+pub(crate) use super::child_names::Names;
 pub(crate) use crate::session_notice::Info;
 pub(crate) use crate::wire_values::Stat;
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::child_names::Names;
 use super::connection::{
     Answer, Answered, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind, ReadRaw,
     Reply, Request, SessionRecords, Step, Submission, Transacted, Waits,
 };
-use super::names::Names;
 use super::notify::Waiter;
 use super::session::{rejected, until_attached};
 use crate::acl::{Acl, Permissions};
@@ -15,7 +15,7 @@ use crate::connect_string::Host;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::config::LinkConfig;
 use crate::link::handle::Link;
-use crate::link::messages::{DeferredRequest, Outgoing};
+use crate::link::link_commands::{DeferredRequest, Outgoing};
 use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::link::wire_format::{Fields, Frame, Malformed};
 use crate::rt::Deadline;

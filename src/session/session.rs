@@ -11,7 +11,7 @@ use super::single_flight::SingleFlight;
 use super::status::Status;
 use super::time_limit::TimeLimit;
 use super::verbs::Verbs;
-use super::wait::Wait;
+use super::wait_limit::Wait;
 use super::watches::Watches;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;

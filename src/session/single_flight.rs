@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::rt::{Sender, bounded, unbounded};
     use crate::session::cancel::Cancel;
-    use crate::session::wait::Wait;
+    use crate::session::wait_limit::Wait;
     use std::thread::{JoinHandle, spawn, yield_now};
     use std::time::Duration;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::notify::{Signal, Subscription, Waiter};
-use super::wait::Wait;
+use super::wait_limit::Wait;
 use crate::rt::{AtomicBool, Deadline};
 
 /// By when a caller wants its answers, and what may end its wait earlier.

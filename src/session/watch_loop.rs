@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::call::{Call, Stop};
+use super::blocking_call::{Call, Stop};
 use super::connection::{Answer, Names, Stat};
 use super::notify::{Signal, Subscription};
 use super::session::Session;

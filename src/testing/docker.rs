@@ -21,7 +21,7 @@ use testcontainers::runners::SyncRunner;
 use testcontainers::{Container, GenericImage, ImageExt, TestcontainersError};
 use uuid::Uuid;
 
-use super::ports::Port;
+use super::claimed_ports::Port;
 use super::testcontainers_toml::Settings;
 use super::{Backend, POLL, child, end_after, system};
 use crate::error::{Error, Result};

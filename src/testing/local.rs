@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use super::child::{self, Installation, Keeper};
-use super::ports::Port;
+use super::claimed_ports::Port;
 use super::testcontainers_toml::Settings;
 use super::{Backend, POLL, end_after, system};
 use crate::error::{Error, Result};

@@ -118,11 +118,11 @@
 
 mod builder;
 mod child;
+mod claimed_ports;
 #[cfg(feature = "testing")]
 mod docker;
 mod expire_session;
 mod local;
-mod ports;
 mod testcontainers_toml;
 
 use std::fmt;

@@ -11,7 +11,7 @@ use super::lock::{Holders, NODE, assert_no_contender_is_left, client, if_answere
 use super::threads;
 use super::until;
 use crate::contend::handover_policy::HandOver;
-use crate::contend::lost::HoldEnd;
+use crate::contend::hold_end::HoldEnd;
 use crate::error::ErrorKind;
 use crate::recipes::mutex::{DistributedLock, DistributedLockBuilder};
 use crate::rt::shuttled::one_in;

@@ -10,7 +10,7 @@ use super::join;
 use super::threads;
 use super::until;
 use crate::contend::handover_policy::HandOver;
-use crate::contend::lost::HoldEnd;
+use crate::contend::hold_end::HoldEnd;
 use crate::error::{ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::recipes::mutex::{DistributedLock, LockGuard};

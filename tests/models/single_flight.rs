@@ -11,7 +11,7 @@ use crate::rt::shuttled::{give_way, one_in};
 use crate::session::cancel::Cancel;
 use crate::session::single_flight::SingleFlight;
 use crate::session::time_limit::TimeLimit;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 
 /// Has `count` threads ask twice each, while the answer changes. `panics` decides whether a
 /// question panics. Two of the threads have a time limit; one of these is cancelled.

@@ -9,13 +9,13 @@ use super::join;
 use super::threads;
 use crate::rt::shuttled::{give_way, one_in, set_poverty};
 use crate::rt::{AtomicBool, AtomicU64, Condvar, Mutex};
-use crate::session::adopted::calls::Calls;
+use crate::session::adopted::request_batch::Calls;
 use crate::session::callbacks::Callbacks;
 use crate::session::cancel::Cancel;
 use crate::session::connection::{Answered, Fault, OnAnswer, Reply, Request, Stat, Submission};
 use crate::session::pending_reply::PendingReply;
 use crate::session::time_limit::TimeLimit;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 use crate::session::workers::Workers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

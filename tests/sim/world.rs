@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::tree::{Change, Transaction, Tree, Trigger};
 use crate::acl::{Acl, Permissions};
-use crate::link::request_limit::Sizes;
+use crate::link::too_large_requests::Sizes;
 use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{self, Mutex};

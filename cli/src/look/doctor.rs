@@ -11,9 +11,9 @@ use super::clock_check::look_at_clock;
 use super::findings::{Findings, Level, joined};
 use super::four_letter_words::{self, Settings, Status};
 use super::lock_check::look_at_lock;
-use super::settings_check::{self, Server};
+use super::server_settings_check::{self, Server};
 use crate::exit::{Exit, Failure};
-use crate::grace_and_outage;
+use crate::lease_budget;
 use crate::options::{Doctor, Global};
 use crate::words::{at_least, lasting};
 
@@ -183,7 +183,7 @@ fn look_at_session(global: &Global, client: &Client, findings: &mut Findings) {
         return;
     };
     let asked = global.session_timeout;
-    let command = match grace_and_outage::survives(granted, limit) {
+    let command = match lease_budget::survives(granted, limit) {
         Some(limit) => format!(
             "one of less than {} ends no command of zklock run with its usual grace",
             at_least(limit)
@@ -206,12 +206,14 @@ fn look_at_session(global: &Global, client: &Client, findings: &mut Findings) {
 fn look_at_settings(global: &Global, client: &Client, servers: &[Server], findings: &mut Findings) {
     let asked = global.session_timeout;
     let Some(reckoned) = client.tick_time() else { return };
-    let timeouts = settings_check::session_timeouts(servers, asked);
-    for (level, about, text) in timeouts.into_iter().chain(settings_check::ticks(servers, reckoned))
+    let timeouts = server_settings_check::session_timeouts(servers, asked);
+    for (level, about, text) in
+        timeouts.into_iter().chain(server_settings_check::ticks(servers, reckoned))
     {
         findings.add(level, about, &text);
     }
-    let Some(longest) = settings_check::longest_tick(servers).filter(|one| *one <= reckoned) else {
+    let Some(longest) = server_settings_check::longest_tick(servers).filter(|one| *one <= reckoned)
+    else {
         return;
     };
     let text = gain(global, client, longest)
@@ -224,7 +226,7 @@ fn gain(global: &Global, client: &Client, tick: Duration) -> Option<String> {
     let stated = global.builder().ok()?.tick_time(tick).connect().ok()?;
     let [before, after] = [client, &stated].map(|one| {
         let (timeout, limit) = (one.session_timeout()?, one.outage_limit()?);
-        Some((limit, grace_and_outage::survives(timeout, limit).unwrap_or_default()))
+        Some((limit, lease_budget::survives(timeout, limit).unwrap_or_default()))
     });
     let ((before, command_before), (after, command_after)) = (before?, after?);
     (after > before).then(|| {

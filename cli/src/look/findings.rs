@@ -6,7 +6,7 @@ use std::thread::ScopedJoinHandle;
 use serde_json::json;
 
 use crate::exit::Failure;
-use crate::words::{print, print_json};
+use crate::output::{print, print_json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {

@@ -8,8 +8,9 @@ use zklock::{ListedLock, LockKind, LockList};
 use super::shown::{as_json, lock_kind, permits, warn_of_the_clock, why_unlisted};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Ls};
+use crate::output::{complain, print_json, say};
 use crate::table::print_table;
-use crate::words::{Ages, complain, print_json, say, visible, who};
+use crate::words::{Ages, visible, who};
 
 pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
     let base = global.base(options.path.as_deref());

@@ -8,7 +8,7 @@ mod four_letter_words;
 mod lock_check;
 mod ls;
 mod one_lock;
-mod settings_check;
+mod server_settings_check;
 pub(crate) mod shown;
 mod top;
 mod watch_and_wait;

@@ -6,8 +6,9 @@ use zklock::{Contender, ContenderKind, LeaderElection, LockKind};
 use super::shown::{as_json, kind, lock_at, lock_kind, orphans, permits, warn_of_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock};
+use crate::output::{complain, print, print_json, say};
 use crate::table::print_table;
-use crate::words::{Ages, complain, held_by, node, number, print, print_json, quoted, say, who};
+use crate::words::{Ages, held_by, node, number, quoted, who};
 
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;

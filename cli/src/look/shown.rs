@@ -7,7 +7,8 @@ use zklock::{Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedNode
 use crate::connect::Lock;
 use crate::exit::Failure;
 use crate::options::Global;
-use crate::words::{Ages, complain, lasting};
+use crate::output::complain;
+use crate::words::{Ages, lasting};
 
 /// The lock of this path, of whatever kind its contenders are.
 ///

@@ -13,7 +13,8 @@ use zklock::{Cancel, Change, Contender, DistributedRwLock, ErrorKind, Wait};
 use super::shown::{as_json, lock_at};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock, WaitFor};
-use crate::words::{all, held_by, lasting, print, print_json, say};
+use crate::output::{print, print_json, say};
+use crate::words::{all, held_by, lasting};
 
 /// How often it is checked whether the connection is there.
 const LOOK: Duration = Duration::from_secs(1);

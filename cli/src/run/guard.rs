@@ -34,7 +34,7 @@ use super::processes::{
 };
 use super::signals::{self, ASKING_TO_END, ENDING};
 use super::terminal::Terminal;
-use crate::grace_and_outage::KILL_BEFORE_END;
+use crate::lease_budget::KILL_BEFORE_END;
 use crate::options::Linger;
 use crate::reactions::OnLoss;
 

@@ -11,11 +11,11 @@ mod held_lock;
 mod processes;
 mod run_settings;
 mod signals;
+mod signals_outside_command;
 mod supervise;
 mod supervise_core;
 mod systemd;
 mod terminal;
-mod waiting;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -31,14 +31,15 @@ use self::event_lines::Events;
 use self::guard::{GuardProcess, Plan};
 use self::held_lock::Held;
 use self::run_settings::{Mode, RunSettings};
+use self::signals_outside_command::Waiting;
 use self::supervise::Supervisor;
 use self::terminal::Terminal;
-use self::waiting::Waiting;
 use crate::exit::{Exit, Failure};
-use crate::grace_and_outage::{USUAL_GRACE, spare, usual_grace};
+use crate::lease_budget::{USUAL_GRACE, spare, usual_grace};
 use crate::options::{Global, IfUnavailable, Lead, Run};
+use crate::output::{self, complain, say};
 use crate::reactions::OnLoss;
-use crate::words::{self, complain, lasting, say};
+use crate::words::{at_least, lasting};
 
 pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
     let mode = match run.permits {
@@ -121,7 +122,7 @@ fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
         terminal: terminal.clone(),
     })
     .map_err(cannot("start the guard process"))?;
-    words::write_in_background().map_err(cannot("start a thread"))?;
+    output::write_in_background().map_err(cannot("start a thread"))?;
     let events = Events::to(event_file, &settings.lock.path).map_err(cannot("start a thread"))?;
     let (sender, happenings) = mpsc::channel();
     let waiting = &Waiting::begin(&set, terminal.is_there(), sender.clone())
@@ -332,7 +333,7 @@ fn grace(client: &Client, settings: &RunSettings) -> Result<Duration, Failure> {
             "with a session timeout of {}, the grace must be less than {}, and is {}: the command would be ended \
              without an outage",
             lasting(timeout),
-            words::at_least(spare),
+            at_least(spare),
             lasting(grace)
         ))),
         (_, _, None) => Err(Failure::usage(format!(

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::super::config::LinkConfig;
 use super::super::granted::tests::granted_at;
+use super::super::reconnects_in_doubt::Attempts;
 use super::super::resolver::Resolver;
-use super::super::unanswered_attempts::Attempts;
 use super::*;
 use crate::rt::bounded;
 

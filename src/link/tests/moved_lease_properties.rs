@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::super::granted::tick_shown;
-use super::super::unanswered_attempts::Attempts;
+use super::super::reconnects_in_doubt::Attempts;
 use super::tests::*;
 use super::*;
 

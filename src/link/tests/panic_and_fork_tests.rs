@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::access::Access;
 use super::config::LinkConfig;
 use super::handle::Link;
-use super::messages::{DeferredRequest, Outgoing};
+use super::link_commands::{DeferredRequest, Outgoing};
 use super::resolver::Resolver;
 use crate::rt::{self, Deadline, Receiver, bounded, unbounded};
 use crate::session_notice::{End, Notice};

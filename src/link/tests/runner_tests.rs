@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::access::{Access, Auth};
 use super::config::LinkConfig;
 use super::handle::Link;
-use super::messages::{DeferredRequest, MOMENT, OnEvent, OnNotice, Outgoing};
+use super::link_commands::{DeferredRequest, MOMENT, OnEvent, OnNotice, Outgoing};
 use super::resolver::Resolver;
 use super::wire_format::{ConnectRequest, ConnectResponse, Frame};
 use crate::connect_string::Host;

@@ -13,8 +13,8 @@ use super::super::handshake::properties::{SESSION, auth_reply, response, wanted}
 use super::super::{access::Access, sasl::Sasl};
 use super::*;
 use crate::connect_string::Host;
+use crate::link::reconnects_in_doubt::Attempts;
 use crate::link::resolver::Resolver;
-use crate::link::unanswered_attempts::Attempts;
 use crate::link::wire_format::{ConnectResponse, Frame};
 use crate::wire_values::{code, op, xid};
 

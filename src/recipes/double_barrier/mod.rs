@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use round::{Capacity, WaitOutcome, Waiting, all_gone, crowd, withdraw};
 
-use super::lock_config::default_data;
-use super::node_config::{NodeConfig, Purpose};
+use super::common_to_locks::default_data;
+use super::recipe_znode::{NodeConfig, Purpose};
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire, insist, insist_within};
 use crate::contend::held_node::DROP_LIMIT;
@@ -21,10 +21,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::call::Call;
+use crate::session::blocking_call::Call;
 use crate::session::client::Client;
-use crate::session::purpose::{cancelled, unanswered};
-use crate::session::wait::Wait;
+use crate::session::request_purpose::{cancelled, unanswered};
+use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::View;
 
 /// Lets a fixed number of participants begin together, and end together.

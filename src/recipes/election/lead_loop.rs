@@ -11,10 +11,10 @@ use crate::contend::acquire::insist;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::call::Call;
-use crate::session::purpose::cancelled;
+use crate::session::blocking_call::Call;
+use crate::session::request_purpose::cancelled;
 use crate::session::status::SessionState;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 
 /// How a term ends: see [`LeaderElection::lead`]. `?` converts any error to it.
 pub type TermResult<T> = Result<ControlFlow<T>, Box<dyn StdError + Send + Sync>>;

@@ -11,17 +11,17 @@ use std::time::Duration;
 use self::back_off::BackOff;
 use self::candidates::Candidate;
 use self::progress::ProgressBoard;
-use super::lock_config::{LockConfig, guard, node_settings};
+use super::common_to_locks::{LockConfig, guard, node_settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
-use crate::contend::observer::observe;
+use crate::contend::observe_holders::observe;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::rt::Mutex;
-use crate::session::changes::Changes;
 use crate::session::client::Client;
-use crate::session::wait::Wait;
+use crate::session::observed_changes::Changes;
+use crate::session::wait_limit::Wait;
 
 /// Elects one leader among many candidates, and the next one when the leader resigns or its session
 /// ends.

@@ -6,14 +6,14 @@ use crate::contend::hold::Hold;
 use crate::error::{ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::recipes::node_config::{NodeConfig, Purpose};
-use crate::session::call::{Call, Stop};
+use crate::recipes::recipe_znode::{NodeConfig, Purpose};
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::client_core::ClaimedName;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
 use crate::session::create_parents::make_parents;
 use crate::session::reaper::Reaper;
 use crate::session::session::{Session, ended};
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::WatchLoop;
 use crate::session_notice::End;
 

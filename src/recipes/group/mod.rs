@@ -1,7 +1,7 @@
 //! Group membership: the members, how to join, and how to observe them.
 
 mod member_node;
-pub(crate) mod membership;
+pub(crate) mod rejoining_membership;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,20 +9,20 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use self::member_node::{JOIN, MemberNode};
-use self::membership::Membership;
-use super::generation::Generation;
-use super::node_config::{NodeConfig, Purpose, placed};
+use self::rejoining_membership::Membership;
+use super::children_created_since::Generation;
+use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::contend::list_contenders::{HIDDEN, created_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Mutex};
-use crate::session::call::{Call, Stop};
-use crate::session::changes::Changes;
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::client_core::{ClaimedName, ClientCore};
 use crate::session::connection::{Answer, Fault, Names, Stat};
-use crate::session::purpose::cancelled;
+use crate::session::observed_changes::Changes;
+use crate::session::request_purpose::cancelled;
 use crate::session::session::Session;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 use crate::session_id::SessionId;
 

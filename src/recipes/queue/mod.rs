@@ -2,7 +2,7 @@
 
 mod item_cache;
 mod item_names;
-mod late_items;
+mod items_taken_too_late;
 pub(crate) mod lease;
 mod offer_and_take;
 
@@ -12,7 +12,7 @@ use crate::acl::Acl;
 use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
 use crate::session::client::Client;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 
 pub(crate) use item_names::Layout;
 pub(crate) use offer_and_take::Items;

@@ -9,10 +9,10 @@ use crate::acl::Acl;
 use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
 use crate::path;
-use crate::recipes::node_config::{NodeConfig, Purpose};
+use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::rt::Mutex;
 use crate::session::connection::{Answer, Fault, NodeKind, Step};
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::View;
 
 /// Decides a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit) that this client has begun or

@@ -11,14 +11,14 @@ use participant::Participant;
 use round::{Decision, Round, RoundState, read, size};
 
 use self::round::no_round;
-use super::node_config::{NodeConfig, Purpose, placed};
+use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::change_once::make_once;
 use crate::rt;
 use crate::session::connection::{Answer, Fault, Names, Stat, Step};
 use crate::session::session::Session;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 
 /// One round in which all participants commit, or all abort.
 ///

@@ -9,19 +9,19 @@ use uuid::Uuid;
 use super::round::{Decision, Round, RoundState, Vote, find_round, here, no_round, read, vote};
 use crate::contend::acquire::{insist, insist_within};
 use crate::contend::hold::Hold;
-use crate::contend::lost::Lost;
+use crate::contend::hold_end::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::recipes::lock_config::default_data;
-use crate::recipes::node_config::{NodeConfig, Purpose};
+use crate::recipes::common_to_locks::default_data;
+use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
-use crate::session::call::Stop;
+use crate::session::blocking_call::Stop;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer, Step};
-use crate::session::purpose::cancelled;
+use crate::session::request_purpose::cancelled;
 use crate::session::session::Session;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 
 /// A participant of a [`TwoPhaseCommit`](crate::TwoPhaseCommit).

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::recipes::node_config::NodeConfig;
+use crate::recipes::recipe_znode::NodeConfig;
 use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::session::Session;
 use crate::session::watch_loop::View;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::Calls;
 use super::monitor::Monitor;
+use super::request_batch::Calls;
 use super::watchers::WatchKind;
 use crate::acl::Acl;
 use crate::rt::Deadline;

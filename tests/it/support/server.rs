@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 #[allow(clippy::duplicate_mod, reason = "the library's unit tests, with that feature, have both")]
 mod child;
 
-#[path = "../../../src/testing/ports.rs"]
+#[path = "../../../src/testing/claimed_ports.rs"]
 #[allow(clippy::duplicate_mod, reason = "as above")]
 mod ports;
 

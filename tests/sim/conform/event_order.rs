@@ -6,7 +6,7 @@ use super::servers::Rig;
 use crate::link::access::Access;
 use crate::link::config::LinkConfig;
 use crate::link::handle::Link;
-use crate::link::messages::Outgoing;
+use crate::link::link_commands::Outgoing;
 use crate::link::resolver::Resolver;
 use crate::link::wire_format::Frame;
 use crate::rt::{Receiver, Sender, bounded, unbounded};

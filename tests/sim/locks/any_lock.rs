@@ -19,7 +19,7 @@ use crate::Permit;
 use crate::ReadGuard;
 use crate::WriteGuard;
 use crate::acl::Acl;
-use crate::contend::lost::Lost;
+use crate::contend::hold_end::Lost;
 use crate::error::Result;
 use crate::loss_reason::LossReason;
 use crate::path;

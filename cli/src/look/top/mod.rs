@@ -3,7 +3,7 @@
 //! The thread of the keys asks nothing of a server and writes nothing: two threads ask, and send what they learn, and
 //! one draws. None of them is waited for at the end.
 
-mod keys;
+mod key_decoder;
 mod view;
 
 use std::io::{IsTerminal, Read, Write, stdin, stdout};
@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 use signal_hook::{flag, low_level::pipe};
 use zklock::{Client, ClientBuilder, LockList};
 
-use self::keys::Decoder;
+use self::key_decoder::Decoder;
 use self::view::{View, pause};
 use super::ls::Row;
 use super::shown::why_unlisted;
@@ -205,7 +205,7 @@ fn close(client: Client) {
 enum Event {
     /// There may be news.
     Nothing,
-    Keys(Vec<keys::Key>),
+    Keys(Vec<key_decoder::Key>),
     Signal(i32),
     TerminalIsGone,
 }

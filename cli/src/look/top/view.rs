@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::keys::Key;
+use super::key_decoder::Key;
 use crate::look::ls::{Row, ages};
 use crate::table::aligned;
 use crate::words::{lasting, visible};

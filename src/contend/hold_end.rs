@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use super::watchdog::{LossToken, Watchdog};
+use super::held_node_watchdog::{LossToken, Watchdog};
 use crate::loss_reason::LossReason;
 use crate::rt::AtomicBool;
 use crate::session::cancel::Cancel;
 use crate::session::notify::{Signals, Waiter};
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 
 /// How a hold has ended: see [`Lost::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::core::OnReply;
+use super::reconnects_in_doubt::News;
 use super::search_thread::Dialed;
-use super::unanswered_attempts::News;
 use crate::rt::{Sender, Signal};
 use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::call::{Call, Stop};
+use super::blocking_call::{Call, Stop};
 use super::client::Client;
 use super::connection::{Answer, Fault};
-use super::purpose::Purpose;
-use super::wait::Wait;
+use super::request_purpose::Purpose;
+use super::wait_limit::Wait;
 use super::watch_loop::{View, WatchLoop};
 use crate::error::Result;
 

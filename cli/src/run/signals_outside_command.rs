@@ -13,7 +13,8 @@ use super::guard_messages::Happening;
 use super::run_settings::RunSettings;
 use super::signals;
 use crate::exit::Exit;
-use crate::words::{held_by, say};
+use crate::output::say;
+use crate::words::held_by;
 
 /// After this long, a person at a terminal is told who has the lock.
 const UNTIL_TOLD: Duration = Duration::from_secs(1);

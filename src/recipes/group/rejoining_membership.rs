@@ -7,21 +7,21 @@ use std::{fmt, mem};
 use super::member_node::{Joined, MemberNode, leave};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
-use crate::contend::lost::Lost;
+use crate::contend::hold_end::Lost;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{Condvar, Deadline, Mutex};
-use crate::session::call::{Call, Stop};
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::callbacks::{Callbacks, InOrder};
 use crate::session::cancel::Cancel;
 use crate::session::client_core::ClaimedName;
 use crate::session::notify::{Signal, Subscription};
-use crate::session::purpose::cancelled;
+use crate::session::request_purpose::cancelled;
 use crate::session::session::Session;
 use crate::session::status::SessionState;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::WatchLoop;
 
 /// How long a member that the server refuses waits before it tries to rejoin.

@@ -6,13 +6,13 @@ use std::fmt;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::session::call::{Call, Stop};
-use crate::session::changes::Changes;
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
-pub(crate) use crate::session::purpose::Purpose;
+use crate::session::observed_changes::Changes;
+pub(crate) use crate::session::request_purpose::Purpose;
 use crate::session::session::Session;
-use crate::session::wait::Wait;
+use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 
 /// See the module.
@@ -162,7 +162,7 @@ macro_rules! placed {
                 name: impl AsRef<str>,
             ) -> $builder {
                 let target =
-                    $crate::recipes::node_config::NodeConfig::new(zk.into(), base.as_ref(), name.as_ref());
+                    $crate::recipes::recipe_znode::NodeConfig::new(zk.into(), base.as_ref(), name.as_ref());
                 $builder { recipe: $recipe { target } }
             }
         }

@@ -10,17 +10,17 @@ use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire_after, insist, insist_within};
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
-use crate::contend::observer::{are_same, observe};
-use crate::contend::others_seen::OthersSeen;
+use crate::contend::observe_holders::{are_same, observe};
 use crate::contend::revoke;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
+use crate::contend::when_others_were_seen::OthersSeen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt;
 use crate::session::cancel::Cancel;
-use crate::session::changes::Changes;
 use crate::session::client::Client;
-use crate::session::wait::Wait;
+use crate::session::observed_changes::Changes;
+use crate::session::wait_limit::Wait;
 
 /// See the module.
 #[derive(Clone)]
@@ -190,7 +190,7 @@ macro_rules! settings {
             }
         }
 
-        $crate::recipes::lock_config::node_settings!($builder, $lock);
+        $crate::recipes::common_to_locks::node_settings!($builder, $lock);
     };
 }
 
@@ -364,7 +364,7 @@ macro_rules! guard {
             #[doc = concat!("Otherwise as [`", stringify!($release), "`](Self::", stringify!($release), ").")]
             pub fn $within(
                 self,
-                wait: impl Into<crate::session::wait::Wait>,
+                wait: impl Into<crate::session::wait_limit::Wait>,
             ) -> crate::error::Result<bool> {
                 self.hold.release_within(&wait.into())
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{Call, Stop};
+use super::blocking_call::{Call, Stop};
 use super::client_core::ClientCore;
 use super::connection::{Answer, Fault};
 use super::session::{Session, ended};

@@ -66,7 +66,7 @@ mod tests {
     use crate::rt::bounded;
     use crate::session::pending_reply::PendingReply;
     use crate::session::time_limit::TimeLimit;
-    use crate::session::wait::Wait;
+    use crate::session::wait_limit::Wait;
     use std::time::Duration;
 
     const MOST: usize = 3;
