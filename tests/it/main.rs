@@ -17,6 +17,7 @@ mod acl; // scenario 70: lock nodes that belong to others
 #[cfg(feature = "zookeeper")]
 mod adopted; // clients of a program's own handle of the zookeeper crate
 mod ambiguity; // scenarios 36–43b: lost replies
+mod async_programs; // tasks of a tokio program
 mod barrier; // barriers
 mod busy; // servers that throttle requests
 mod client; // connect strings, states, closing, credentials, ACLs
