@@ -15,8 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// Tokens grow within the life of one ensemble's data. After a rebuild or a restore, transaction
 /// numbers begin anew, and a store that remembers a token of the old ensemble refuses every holder
-/// until its remembered token is
-/// [reset by hand](https://github.com/zklock/zklock/blob/main/docs/guarantees.md#after-a-rebuild-or-a-restore).
+/// until its remembered token is reset by hand: see `docs/guarantees.md` in the repository.
 ///
 /// Its text form has a fixed width and sorts as the tokens do:
 ///

@@ -26,8 +26,8 @@
 //! no lint that is on by default warns of it.
 //!
 //! The module [`guide`] says which recipe to use when, and how sure each call is. The
-//! [pages in the repository](https://github.com/zklock/zklock/blob/main/docs/README.md) have the exact
-//! guarantees, all faults, stopping a program, and the calls of Curator and kazoo beside ours.
+//! pages in the folder `docs` of the repository have the exact guarantees, all faults, stopping a program,
+//! async programs, and the calls of Curator and kazoo beside ours.
 //!
 //! # Locks
 //!

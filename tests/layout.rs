@@ -1,12 +1,12 @@
 //! Checks the layout of `src`: a module uses only modules on its own floor or below, and no two
 //! modules use each other, directly or through others, nor in the command. `docs/architecture.md` has the
-//! drawing.
+//! drawing. Also checks the links of the pages.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The floors, from the top. Modules beside the floors, such as tests, may use everything.
 const FLOORS: [&[&str]; 5] = [
@@ -326,4 +326,85 @@ fn what_is_looked_for_would_be_found() {
     let uses = Uses::find(&BTreeMap::from(all));
     assert_eq!(uses.circle().expect("a circle").len(), 2);
     assert_eq!(expand("a::{b, c::{d, e}}"), ["a::b", "a::c::d", "a::c::e"]);
+}
+
+/// The pages of the repository, by their paths.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    for folder in [".", "docs", "docs/bench", "cli", "examples", "tests", "tests/peers"] {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        pages.extend(entries.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    }
+    pages
+}
+
+/// What a page's links point to, without code.
+fn links(page: &str) -> Vec<String> {
+    let text: String = page.split("```").step_by(2).collect();
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    targets.map(|(target, _)| target.trim().to_owned()).collect()
+}
+
+/// The names by which links reach a page's headings.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let text: String = page.split("```").step_by(2).collect();
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let name = |heading: &str| {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|it| it.is_alphanumeric() || " -_".contains(*it));
+        kept.collect::<String>().replace(' ', "-")
+    };
+    headings.map(name).collect()
+}
+
+#[test]
+fn every_link_of_a_page_leads_to_a_file_or_a_heading_of_this_checkout() {
+    let mut dead = Vec::new();
+    for path in pages() {
+        let page = fs::read_to_string(&path).unwrap();
+        for link in links(&page) {
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => path.parent().unwrap().join(file),
+            };
+            let leads = match fs::read_to_string(&target) {
+                Ok(target) => heading.is_empty() || anchors(&target).contains(heading),
+                Err(_) => heading.is_empty() && target.exists(),
+            };
+            if !leads {
+                dead.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+/// There is none yet that is ours to give: CONTRIBUTING.md, "The address".
+#[test]
+fn no_page_names_an_address_of_this_project() {
+    let manifests = ["Cargo.toml", "cli/Cargo.toml"].map(PathBuf::from);
+    let sources = sources("src").into_iter().chain(sources("cli/src")).chain(sources("examples"));
+    for path in pages().into_iter().chain(manifests).chain(sources) {
+        let text = fs::read_to_string(&path).unwrap().to_lowercase();
+        for address in ["github.com/zklock", "docs.rs/zklock", "crates.io/crates/zklock"] {
+            assert!(!text.contains(address), "{} names {address}", path.display());
+        }
+    }
+}
+
+fn sources(folder: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(path.to_str().unwrap()));
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            found.push(path);
+        }
+    }
+    found
 }

@@ -358,9 +358,8 @@ impl ClientBuilder {
     /// and logs one warning.
     ///
     /// **If a server's tick is longer than what is stated here**, two clients may hold a lock at once:
-    /// see [docs/lease.md](https://github.com/zklock/zklock/blob/main/docs/lease.md). If it is so long
-    /// that no heartbeat could renew the session in time, opening a session fails with
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument).
+    /// see `docs/lease.md` in the repository. If it is so long that no heartbeat could renew the session in
+    /// time, opening a session fails with [`InvalidArgument`](ErrorKind::InvalidArgument).
     pub fn tick_time(mut self, tick: Duration) -> ClientBuilder {
         self.tick_time = Some(tick);
         self
