@@ -1,8 +1,8 @@
 //! Distributed locks on ZooKeeper for programs with threads: `lock()` blocks and returns a guard,
 //! and dropping the guard releases the lock.
 //!
-//! A guard knows when its lock is lost, every wait can have a limit, and no call mistakes an outage
-//! for another holder. The other recipes of ZooKeeper stand on the same engine and sessions.
+//! A guard knows when its lock is lost, every wait can have a limit, and a call says that others have
+//! the lock only if it has seen them: not when ZooKeeper is down. The other recipes of ZooKeeper stand on the same engine and sessions.
 //!
 //! ```no_run
 //! use std::time::Duration;
