@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     thread::spawn(move || signals.forever().for_each(|_| on_signal.cancel()));
 
     let zk = Client::connect(&hosts)?;
-    let election = LeaderElection::builder(&zk, "/zklock-example", "service").id(&address).build();
+    let election = LeaderElection::new(&zk, "/zklock-example", "service").id(&address);
     let leaders = election.observe();
     thread::spawn(|| follow(leaders));
 

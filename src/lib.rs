@@ -152,7 +152,7 @@
 //!
 //! - `zklock-open`, `zklock-dial` and `zklock-resolve` while connecting
 //! - `zklock-reaper` for deletes in the background, and for the end of what is
-//!   [kept](DistributedLockBuilder::keep_for)
+//!   [kept](DistributedLock::keep_for)
 //! - `zklock-event` for callbacks, which may block and may call the library
 //! - `zklock-member`, at most 32 for a client, for each [`Membership`](crate::group::Membership) that
 //!   was lost and rejoins
@@ -304,13 +304,13 @@ pub use recipes::double_barrier::DoubleBarrier;
 pub use recipes::election::{LeaderElection, Leadership};
 pub use recipes::group::Group;
 pub use recipes::multi::{MultiGuard, MultiLock};
-pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
+pub use recipes::mutex::{DistributedLock, LockGuard};
 pub use recipes::once::Once;
 pub use recipes::priority_queue::PriorityQueue;
 pub use recipes::queue::DistributedQueue;
 pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
-pub use recipes::rwlock::{DistributedRwLock, DistributedRwLockBuilder, ReadGuard, WriteGuard};
-pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, Permit};
+pub use recipes::rwlock::{DistributedRwLock, ReadGuard, WriteGuard};
+pub use recipes::semaphore::{DistributedSemaphore, Permit};
 pub use recipes::shared_counter::SharedCounter;
 pub use recipes::shared_value::SharedValue;
 pub use recipes::transaction::Transaction;
@@ -328,28 +328,23 @@ pub use zookeeper;
 
 /// What a [`LeaderElection`] returns, and its settings.
 pub mod election {
-    pub use crate::recipes::election::LeaderElectionBuilder;
     pub use crate::recipes::election::candidates::Candidate;
     pub use crate::recipes::election::lead_loop::TermResult;
     pub use crate::recipes::election::progress::{ElectionPhase, ElectionProgress};
 }
 
-/// What a [`Barrier`] and a [`DoubleBarrier`] return, and their settings.
+/// What a [`Barrier`] and a [`DoubleBarrier`] return.
 pub mod barrier {
-    pub use crate::recipes::barrier::BarrierBuilder;
-    pub use crate::recipes::double_barrier::{DoubleBarrierBuilder, Entered};
+    pub use crate::recipes::double_barrier::Entered;
 }
 
-/// What a [`DistributedQueue`] and a [`PriorityQueue`] return, and their settings.
+/// What a [`DistributedQueue`] and a [`PriorityQueue`] return.
 pub mod queue {
-    pub use crate::recipes::priority_queue::PriorityQueueBuilder;
-    pub use crate::recipes::queue::DistributedQueueBuilder;
     pub use crate::recipes::queue::lease::LeasedItem;
 }
 
-/// The coordinator and the participants of a [`TwoPhaseCommit`], what they say, and its settings.
+/// The coordinator and the participants of a [`TwoPhaseCommit`], and what they say.
 pub mod commit {
-    pub use crate::recipes::two_phase_commit::TwoPhaseCommitBuilder;
     pub use crate::recipes::two_phase_commit::coordinator::Coordinator;
     pub use crate::recipes::two_phase_commit::participant::Participant;
     pub use crate::recipes::two_phase_commit::round::{
@@ -357,17 +352,14 @@ pub mod commit {
     };
 }
 
-/// The members of a [`Group`], and its settings.
+/// The members of a [`Group`].
 pub mod group {
+    pub use crate::recipes::group::Member;
     pub use crate::recipes::group::rejoining_membership::Membership;
-    pub use crate::recipes::group::{GroupBuilder, Member};
 }
 
-/// Data with their version, as a [`SharedValue`] and a [`Znode`] return them, and the settings of
-/// shared values and counters.
+/// Data with their version, as a [`SharedValue`] and a [`Znode`] return them.
 pub mod value {
-    pub use crate::recipes::shared_counter::SharedCounterBuilder;
-    pub use crate::recipes::shared_value::SharedValueBuilder;
     pub use crate::recipes::version_and_stat::{Version, Versioned};
 }
 
@@ -379,9 +371,9 @@ pub mod znode {
     pub use crate::recipes::version_and_stat::ZnodeStat;
 }
 
-/// The results of a [`Once`], and its settings.
+/// The results of a [`Once`].
 pub mod once {
-    pub use crate::recipes::once::{OnceBuilder, OnceMark, OnceOutcome};
+    pub use crate::recipes::once::{OnceMark, OnceOutcome};
 }
 
 // What can be sent to other threads, and used by several at once. The guards of reentrant locks stay on
@@ -393,7 +385,6 @@ const _: () = {
     shared::<(SessionState, SessionId, Event, Cancel, Wait, Retry)>();
     shared::<(Error, ErrorKind, Result<()>, Acl, Permissions, FencingToken)>();
     shared::<(DistributedLock, DistributedRwLock, DistributedSemaphore)>();
-    shared::<(DistributedLockBuilder, DistributedRwLockBuilder, DistributedSemaphoreBuilder)>();
     shared::<(ReentrantLock, MultiLock)>();
     #[cfg(feature = "tls")]
     shared::<Tls>();
@@ -402,22 +393,22 @@ const _: () = {
     shared::<(LockGuard, ReadGuard, WriteGuard, Permit, Hold, HoldEnd, Lost, LossReason)>();
     shared::<(Contender, ContenderKind, ListedLock, LockKind, NodeNaming, HandOver)>();
     shared::<(LockList, UnlistedNode, UnlistedReason)>();
-    shared::<(LeaderElection, election::LeaderElectionBuilder, Leadership)>();
+    shared::<(LeaderElection, Leadership)>();
     shared::<(election::Candidate, election::ElectionProgress, election::ElectionPhase)>();
     sent::<election::TermResult<()>>();
-    shared::<(Barrier, barrier::BarrierBuilder)>();
-    shared::<(DoubleBarrier, barrier::DoubleBarrierBuilder, barrier::Entered)>();
-    shared::<(DistributedQueue, queue::DistributedQueueBuilder, queue::LeasedItem)>();
-    shared::<(PriorityQueue, queue::PriorityQueueBuilder)>();
-    shared::<(TwoPhaseCommit, commit::TwoPhaseCommitBuilder)>();
+    shared::<Barrier>();
+    shared::<(DoubleBarrier, barrier::Entered)>();
+    shared::<(DistributedQueue, queue::LeasedItem)>();
+    shared::<PriorityQueue>();
+    shared::<TwoPhaseCommit>();
     shared::<(commit::Coordinator, commit::Participant, commit::RoundState)>();
     shared::<(commit::ParticipantState, commit::Decision, commit::Vote)>();
-    shared::<(Group, group::GroupBuilder, group::Membership, group::Member)>();
-    shared::<(SharedValue, value::SharedValueBuilder, value::Versioned, value::Version)>();
-    shared::<(SharedCounter, value::SharedCounterBuilder)>();
+    shared::<(Group, group::Membership, group::Member)>();
+    shared::<(SharedValue, value::Versioned, value::Version)>();
+    shared::<SharedCounter>();
     shared::<(Znode, znode::CreateMode, znode::CreateOptions)>();
     shared::<(znode::ZnodeStat, znode::StepResult)>();
-    shared::<(Once, once::OnceBuilder, once::OnceMark, once::OnceOutcome<()>)>();
+    shared::<(Once, once::OnceMark, once::OnceOutcome<()>)>();
     shared::<Change<()>>();
     sent::<(Changes<Vec<Contender>>, Transaction<'_>)>();
     #[cfg(feature = "testing-local")]

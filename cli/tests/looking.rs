@@ -61,9 +61,7 @@ impl Site {
     }
 
     fn lock(&self, name: &str) -> DistributedLock {
-        DistributedLock::builder(&self.zk, "/locks", name)
-            .data("host=web1 pid=7 program=job thread=t")
-            .build()
+        DistributedLock::new(&self.zk, "/locks", name).data("host=web1 pid=7 program=job thread=t")
     }
 }
 
@@ -137,7 +135,7 @@ fn all_kinds_are_listed() {
     let rw = DistributedRwLock::new(&site.zk, "/locks", "b");
     let readers = [rw.read().unwrap(), rw.read().unwrap()];
     let permit = DistributedSemaphore::new(&site.zk, "/locks", "c", 5).acquire_many(3).unwrap();
-    let leader = LeaderElection::builder(&site.zk, "/locks", "d").id("web1:80\nmore").build();
+    let leader = LeaderElection::new(&site.zk, "/locks", "d").id("web1:80\nmore");
     let leader = leader.campaign().unwrap();
     let (code, out, err) = site.zklock(&["ls"]);
     assert_eq!((code, err.as_str()), (0, ""));
@@ -389,9 +387,9 @@ fn a_watch_ends_when_nobody_reads_it() {
 #[test]
 fn all_holders_of_a_shared_lock_and_of_a_semaphore_are_watched() {
     let site = Site::new();
-    let rw = DistributedRwLock::builder(&site.zk, "/locks", "rw").data("a reader").build();
-    let permits = DistributedSemaphore::builder(&site.zk, "/locks", "permits", 3);
-    let permits = permits.data("a part").build();
+    let rw = DistributedRwLock::new(&site.zk, "/locks", "rw").data("a reader");
+    let permits = DistributedSemaphore::new(&site.zk, "/locks", "permits", 3);
+    let permits = permits.data("a part");
     let read: &dyn Fn() -> Box<dyn Any> = &|| Box::new(rw.read().unwrap());
     let acquire: &dyn Fn() -> Box<dyn Any> = &|| Box::new(permits.acquire().unwrap());
     for (name, holder, hold) in [("rw", "a reader", read), ("permits", "a part", acquire)] {
@@ -415,7 +413,7 @@ fn all_holders_of_a_shared_lock_and_of_a_semaphore_are_watched() {
 #[test]
 fn what_others_have_written_does_not_control_the_terminal() {
     let site = Site::new();
-    let evil = DistributedLock::builder(&site.zk, "/locks", "a").data("\u{1b}[2Jgone\ttab").build();
+    let evil = DistributedLock::new(&site.zk, "/locks", "a").data("\u{1b}[2Jgone\ttab");
     let guard = evil.lock().unwrap();
     for arguments in [&["ls"][..], &["show", "a"], &["ask", "a"]] {
         let (_, out, err) = site.zklock(arguments);

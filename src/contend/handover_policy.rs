@@ -20,9 +20,9 @@ use std::time::Duration;
 /// use zklock::{Client, DistributedLock, HandOver};
 ///
 /// let zk = Client::connect("localhost")?;
-/// let strict = DistributedLock::builder(&zk, "/locks", "nightly").hand_over(HandOver::Off).build();
+/// let strict = DistributedLock::new(&zk, "/locks", "nightly").hand_over(HandOver::Off);
 /// let brief = HandOver::within(8, Duration::from_millis(20));
-/// let lock = DistributedLock::builder(&zk, "/locks", "nightly").hand_over(brief).build();
+/// let lock = DistributedLock::new(&zk, "/locks", "nightly").hand_over(brief);
 /// # drop((strict, lock));
 /// # Ok::<(), zklock::Error>(())
 /// ```

@@ -57,7 +57,6 @@ const LIFT: Purpose = Purpose::to_change(
 
 placed!(
     Barrier,
-    BarrierBuilder,
     "The barrier `name` under the path `base`",
     "Waiting requires READ on the node. Lifting requires DELETE on its parent and, with ZooKeeper \
      3.7.3, 3.8.4, 3.9.2 and later, READ on the node."

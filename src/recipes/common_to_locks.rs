@@ -174,37 +174,42 @@ impl fmt::Debug for LockConfig {
     }
 }
 
-/// The settings of a lock, as methods of its builder, whose field `lock` has the lock.
+/// The settings of a lock, whose field `config` has them. What they decide about, and is kept in the field
+/// `$kept`, is found anew.
 macro_rules! settings {
-    ($builder:ident, $lock:ident) => {
-        impl $builder {
+    ($lock:ident $(, $kept:ident)?) => {
+        impl $lock {
             /// Sets the data of the contenders' nodes, which tell people whose they are.
             ///
             /// Default: host, process id, program and the name of the thread that created the node,
             /// as text. If threads share a node, another of them may hold the lock by now. `b""`
             /// for no data. Keep it to UTF-8 and below 1 MiB. `__REVOKE__` and `unlock` are
             /// refused, as they ask a holder to release the lock.
-            pub fn data(mut self, data: impl Into<Vec<u8>>) -> $builder {
-                self.lock.config.data = Some(data.into());
+            #[must_use = "the value is changed, and returned"]
+            pub fn data(mut self, data: impl Into<Vec<u8>>) -> $lock {
+                self.config.data = Some(data.into());
+                $(self.$kept = Default::default();)?
                 self
             }
         }
 
-        $crate::recipes::common_to_locks::node_settings!($builder, $lock);
+        $crate::recipes::common_to_locks::node_settings!($lock $(, $kept)?);
     };
 }
 
 /// The settings of a lock's nodes except for their data.
 macro_rules! node_settings {
-    ($builder:ident, $lock:ident) => {
-        impl $builder {
+    ($lock:ident $(, $kept:ident)?) => {
+        impl $lock {
             /// Sets the ACL of every node that this lock creates: missing parents, the lock node,
             /// and contenders. Default [`Acl::open`].
             ///
             /// Deleting a contender requires DELETE on the lock node, so an ACL on contenders alone
             /// would protect nothing.
-            pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> $builder {
-                self.lock.config.acl = acl.into();
+            #[must_use = "the value is changed, and returned"]
+            pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> $lock {
+                self.config.acl = acl.into();
+                $(self.$kept = Default::default();)?
                 self
             }
 
@@ -212,14 +217,11 @@ macro_rules! node_settings {
             /// other languages the lock can be shared. Default [`NodeNaming::Curator`].
             ///
             /// All clients that share a lock path must use the same naming.
-            pub fn naming(mut self, naming: NodeNaming) -> $builder {
-                self.lock.config.naming = naming;
+            #[must_use = "the value is changed, and returned"]
+            pub fn naming(mut self, naming: NodeNaming) -> $lock {
+                self.config.naming = naming;
+                $(self.$kept = Default::default();)?
                 self
-            }
-
-            /// Returns the lock with these settings.
-            pub fn build(self) -> $lock {
-                self.lock
             }
         }
     };

@@ -93,18 +93,25 @@ impl DistributedLock {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> DistributedLock {
-        DistributedLock::builder(zk, base, name).build()
+        let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        let policy = Policy { hand_over: HandOver::default(), keep: None };
+        DistributedLock { config, policy, sharer: OnceLock::new() }
     }
 
-    /// Returns a builder for a lock with other settings: see [`new`](DistributedLock::new).
+    /// The same as [`new`](DistributedLock::new), to begin a chain of settings that ends with
+    /// [`build`](DistributedLock::build).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
         name: impl AsRef<str>,
-    ) -> DistributedLockBuilder {
-        let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
-        let policy = Policy { hand_over: HandOver::default(), keep: None };
-        DistributedLockBuilder { lock: DistributedLock { config, policy, sharer: OnceLock::new() } }
+    ) -> DistributedLock {
+        DistributedLock::new(zk, base, name)
+    }
+
+    /// Returns the lock as it is: for chains that begin with [`builder`](DistributedLock::builder).
+    #[must_use = "the value is returned"]
+    pub fn build(self) -> DistributedLock {
+        self
     }
 
     /// Blocks until the lock is held.
@@ -273,21 +280,16 @@ looking_on!(
      free, observers watch the list of children."
 );
 
-/// Settings of a [`DistributedLock`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `build`"]
-pub struct DistributedLockBuilder {
-    lock: DistributedLock,
-}
+settings!(DistributedLock, sharer);
 
-settings!(DistributedLockBuilder, DistributedLock);
-
-impl DistributedLockBuilder {
+impl DistributedLock {
     /// Sets how threads of this process pass the lock on among themselves. Default
     /// [`HandOver::default`]: without limits while there is no other contender, then within 64
     /// turns and a second.
-    pub fn hand_over(mut self, hand_over: HandOver) -> DistributedLockBuilder {
-        self.lock.policy.hand_over = hand_over;
+    #[must_use = "the value is changed, and returned"]
+    pub fn hand_over(mut self, hand_over: HandOver) -> DistributedLock {
+        self.policy.hand_over = hand_over;
+        self.sharer = OnceLock::new();
         self
     }
 
@@ -308,8 +310,10 @@ impl DistributedLockBuilder {
     /// client. A process that is paused or cut off blocks them for as long as that lasts, at most
     /// the session timeout. A [`MultiLock`](crate::MultiLock) over this lock contends like another
     /// client: its `try_lock` returns `None` if its own process keeps the lock.
-    pub fn keep_for(mut self, limit: Duration) -> DistributedLockBuilder {
-        self.lock.policy.keep = Some(limit);
+    #[must_use = "the value is changed, and returned"]
+    pub fn keep_for(mut self, limit: Duration) -> DistributedLock {
+        self.policy.keep = Some(limit);
+        self.sharer = OnceLock::new();
         self
     }
 }
@@ -320,7 +324,7 @@ impl DistributedLockBuilder {
 ///
 /// - It hands the lock to the next waiting thread of this process, unless it is another contender's
 ///   turn (see [`HandOver`]).
-/// - It [keeps](DistributedLockBuilder::keep_for) the node, if the lock is set to do so and there
+/// - It [keeps](DistributedLock::keep_for) the node, if the lock is set to do so and there
 ///   is no other contender.
 /// - It deletes the guard's own node, never another one, and returns within half a second, when the
 ///   request is on its way to the server: for other clients the lock is held until the server has
@@ -362,7 +366,7 @@ impl LockGuard {
     /// failure.
     ///
     /// While the connection is lost it waits until the session is resumed or lost. If the lock
-    /// goes to another thread of this process, or is [kept](DistributedLockBuilder::keep_for), it
+    /// goes to another thread of this process, or is [kept](DistributedLock::keep_for), it
     /// sends no request: it reports a loss only if this process knows of it.
     ///
     /// # Errors

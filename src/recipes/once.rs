@@ -95,7 +95,6 @@ pub struct Once {
 
 placed!(
     Once,
-    OnceBuilder,
     "Jobs whose marks and locks are below the node `base/name`",
     "Clients that run jobs need READ, CREATE and DELETE on the created nodes."
 );
@@ -416,12 +415,11 @@ impl Once {
         let call = new_call();
         // The second line tells this call's nodes from those of other calls of the same thread.
         let label = format!("{}\ncall={call}", myself());
-        let lock = DistributedLock::builder(client, self.below("locks")?, key)
+        let lock = DistributedLock::new(client, self.below("locks")?, key)
             .acl(self.target.acl.clone())
             .data(label.as_str())
             // Handover would let a second thread of this process wait for the first.
-            .hand_over(HandOver::Off)
-            .build();
+            .hand_over(HandOver::Off);
         let lock_node = self.inside("locks", key)?;
         // If it is over without the lock, others may have ended at that moment: then once more, without
         // a wait.

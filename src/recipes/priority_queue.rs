@@ -55,17 +55,18 @@ impl PriorityQueue {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> PriorityQueue {
-        PriorityQueue::builder(zk, base, name).build()
+        let items = Items::new(zk.into(), base.as_ref(), name.as_ref(), Layout::ByPriority);
+        PriorityQueue { items }
     }
 
-    /// Returns a builder for a queue with other settings: see [`new`](PriorityQueue::new).
-    pub fn builder(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-    ) -> PriorityQueueBuilder {
-        let items = Items::new(zk.into(), base.as_ref(), name.as_ref(), Layout::ByPriority);
-        PriorityQueueBuilder { queue: PriorityQueue { items } }
+    /// Sets the ACL of every node that this queue creates: missing parents, the queue's node and
+    /// items. Default [`Acl::open`].
+    ///
+    /// Taking an item requires DELETE on the queue's node.
+    #[must_use = "the value is changed, and returned"]
+    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> PriorityQueue {
+        self.items.target.acl = acl.into();
+        self
     }
 
     /// Puts an item behind those with the same and with lower priority numbers; at most once, as
@@ -145,28 +146,5 @@ impl PriorityQueue {
     /// As [`peek`](PriorityQueue::peek).
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.items.len()? == 0)
-    }
-}
-
-/// Settings of a [`PriorityQueue`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `build`"]
-pub struct PriorityQueueBuilder {
-    queue: PriorityQueue,
-}
-
-impl PriorityQueueBuilder {
-    /// Sets the ACL of every node that this queue creates: missing parents, the queue's node and
-    /// items. Default [`Acl::open`].
-    ///
-    /// Taking an item requires DELETE on the queue's node.
-    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> PriorityQueueBuilder {
-        self.queue.items.target.acl = acl.into();
-        self
-    }
-
-    /// Returns the queue with these settings.
-    pub fn build(self) -> PriorityQueue {
-        self.queue
     }
 }

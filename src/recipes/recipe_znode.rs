@@ -138,11 +138,11 @@ impl fmt::Debug for NodeConfig {
     }
 }
 
-/// Makes a recipe's `new` and builder. The recipe has its `NodeConfig` in the field `target`.
+/// Makes a recipe's `new`, and its settings. The recipe has its `NodeConfig` in the field `target`.
 macro_rules! placed {
-    ($recipe:ident, $builder:ident, $what:literal $(, $needs:literal)?) => {
+    ($recipe:ident, $what:literal $(, $needs:literal)?) => {
         impl $recipe {
-            #[doc = concat!($what, ", with the default settings.")]
+            #[doc = concat!($what, ".")]
             ///
             /// Never fails: the first call that needs the name reports one that ZooKeeper does not
             /// allow, as [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute
@@ -152,43 +152,21 @@ macro_rules! placed {
                 base: impl AsRef<str>,
                 name: impl AsRef<str>,
             ) -> $recipe {
-                $recipe::builder(zk, base, name).build()
+                let (base, name) = (base.as_ref(), name.as_ref());
+                let target = $crate::recipes::recipe_znode::NodeConfig::new(zk.into(), base, name);
+                $recipe { target }
             }
 
-            /// Returns a builder, to change the settings: see `new`.
-            pub fn builder(
-                zk: impl Into<crate::Client>,
-                base: impl AsRef<str>,
-                name: impl AsRef<str>,
-            ) -> $builder {
-                let target =
-                    $crate::recipes::recipe_znode::NodeConfig::new(zk.into(), base.as_ref(), name.as_ref());
-                $builder { recipe: $recipe { target } }
-            }
-        }
-
-        #[doc = concat!("Settings of a [`", stringify!($recipe), "`].")]
-        #[derive(Clone, Debug)]
-        #[must_use = "a builder does nothing before `build`"]
-        pub struct $builder {
-            recipe: $recipe,
-        }
-
-        impl $builder {
             /// Sets the ACL of every node that is created, also of missing parents. Default
             /// [`Acl::open`](crate::Acl::open).
             $(
                 ///
                 #[doc = $needs]
             )?
-            pub fn acl(mut self, acl: impl Into<Vec<crate::Acl>>) -> $builder {
-                self.recipe.target.acl = acl.into();
+            #[must_use = "the value is changed, and returned"]
+            pub fn acl(mut self, acl: impl Into<Vec<crate::Acl>>) -> $recipe {
+                self.target.acl = acl.into();
                 self
-            }
-
-            /// Builds the recipe with these settings.
-            pub fn build(self) -> $recipe {
-                self.recipe
             }
         }
     };

@@ -66,17 +66,8 @@ impl DistributedRwLock {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> DistributedRwLock {
-        DistributedRwLock::builder(zk, base, name).build()
-    }
-
-    /// Returns a builder for a lock with other settings: see [`new`](DistributedRwLock::new).
-    pub fn builder(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-    ) -> DistributedRwLockBuilder {
         let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
-        DistributedRwLockBuilder { lock: DistributedRwLock { config } }
+        DistributedRwLock { config }
     }
 
     /// Blocks until the lock is held for reading.
@@ -218,14 +209,7 @@ looking_on!(
      that comes or goes costs each observer a list, and a read for each holder."
 );
 
-/// Settings of a [`DistributedRwLock`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `build`"]
-pub struct DistributedRwLockBuilder {
-    lock: DistributedRwLock,
-}
-
-settings!(DistributedRwLockBuilder, DistributedRwLock);
+settings!(DistributedRwLock);
 
 /// Holds a [`DistributedRwLock`] for reading; dropping the guard releases the lock as dropping a
 /// [`LockGuard`](crate::LockGuard) does.

@@ -65,20 +65,9 @@ impl DistributedSemaphore {
         name: impl AsRef<str>,
         permits: u32,
     ) -> DistributedSemaphore {
-        DistributedSemaphore::builder(zk, base, name, permits).build()
-    }
-
-    /// Returns a builder for a semaphore with other settings: see
-    /// [`new`](DistributedSemaphore::new).
-    pub fn builder(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-        permits: u32,
-    ) -> DistributedSemaphoreBuilder {
         let mut config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
         config.noun = "permit";
-        DistributedSemaphoreBuilder { lock: DistributedSemaphore { config, permits } }
+        DistributedSemaphore { config, permits }
     }
 
     /// Returns how many permits the semaphore has in all.
@@ -181,14 +170,7 @@ looking_on!(
      that comes or goes costs each observer a list, and a read for each holder."
 );
 
-/// Settings of a [`DistributedSemaphore`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `build`"]
-pub struct DistributedSemaphoreBuilder {
-    lock: DistributedSemaphore,
-}
-
-settings!(DistributedSemaphoreBuilder, DistributedSemaphore);
+settings!(DistributedSemaphore);
 
 /// Holds permits of a [`DistributedSemaphore`]; dropping it releases them as dropping a
 /// [`LockGuard`](crate::LockGuard) does.

@@ -27,7 +27,7 @@ pub struct SharedCounter {
     target: NodeConfig,
 }
 
-placed!(SharedCounter, SharedCounterBuilder, "Returns the counter at the node `base/name`");
+placed!(SharedCounter, "Returns the counter at the node `base/name`");
 
 impl SharedCounter {
     /// Reads the number, including every change from before this call.

@@ -225,10 +225,8 @@ fn s70_an_acl_covers_lock_node_and_contenders() {
     let zk = site.client();
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
-    let shared =
-        DistributedRwLock::builder(&owner, &site.base, "a").acl(Acl::creator_only()).build();
-    let permits =
-        DistributedSemaphore::builder(&owner, &site.base, "b", 3).acl(Acl::creator_only()).build();
+    let shared = DistributedRwLock::new(&owner, &site.base, "a").acl(Acl::creator_only());
+    let permits = DistributedSemaphore::new(&owner, &site.base, "b", 3).acl(Acl::creator_only());
     let writer = shared.write().unwrap();
     let permit = permits.acquire_many(2).unwrap();
     for path in [&format!("{}/a", site.base), writer.path(), permit.path()] {

@@ -27,7 +27,7 @@ fn runtime() -> Runtime {
 
 /// A lock whose contenders have a node each, so that they can be counted.
 fn lock(site: &Site, zk: &zklock::Client) -> DistributedLock {
-    DistributedLock::builder(zk, &site.base, "a").hand_over(HandOver::Off).build()
+    DistributedLock::new(zk, &site.base, "a").hand_over(HandOver::Off)
 }
 
 /// As many tasks that wait for the lock, once all contend.

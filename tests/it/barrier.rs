@@ -211,7 +211,7 @@ fn bad_names_and_refusals_are_clear_errors() {
         assert_eq!(kind(barrier.is_raised()), ErrorKind::InvalidName);
         assert_eq!(kind(barrier.wait_within(BRIEF)), ErrorKind::InvalidName);
     }
-    let nobodys = Barrier::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let nobodys = Barrier::new(&zk, &site.base, "a").acl(Acl::creator_only());
     assert_eq!(kind(nobodys.raise()), ErrorKind::InvalidArgument, "a client without credentials");
 
     let mut raw = site.raw();
@@ -232,7 +232,7 @@ fn bad_names_and_refusals_are_clear_errors() {
 
     // With credentials, the new node belongs to the owner.
     let owner = site.builder().auth("digest", b"owner:secret").connect().unwrap();
-    let owned = Barrier::builder(&owner, &site.base, "b").acl(Acl::creator_only()).build();
+    let owned = Barrier::new(&owner, &site.base, "b").acl(Acl::creator_only());
     assert!(owned.raise().unwrap());
     assert_eq!(kind(Barrier::new(&zk, &site.base, "b").wait()), ErrorKind::NotAuthorized);
     assert!(owned.lift().unwrap());

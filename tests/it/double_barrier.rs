@@ -629,7 +629,7 @@ fn bad_names_numbers_and_refusals_are_clear_errors() {
             ErrorKind::InvalidArgument
         );
     }
-    let nobodys = DoubleBarrier::builder(&zk, &site.base, "a", 1).acl(Acl::creator_only()).build();
+    let nobodys = DoubleBarrier::new(&zk, &site.base, "a", 1).acl(Acl::creator_only());
     assert_eq!(kind(nobodys.enter()), ErrorKind::InvalidArgument, "a client without credentials");
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
@@ -644,7 +644,7 @@ fn bad_names_numbers_and_refusals_are_clear_errors() {
     site.wait_for_children("a", 0);
     raw.delete(&node).unwrap();
     let owner = site.builder().auth("digest", b"owner:secret").connect().unwrap();
-    let owned = DoubleBarrier::builder(&owner, &site.base, "a", 1).acl(Acl::creator_only()).build();
+    let owned = DoubleBarrier::new(&owner, &site.base, "a", 1).acl(Acl::creator_only());
     let entered = owned.enter().unwrap();
     assert_eq!(raw.get_acl(&node).unwrap()[0].scheme, "digest");
     assert_eq!(raw.get_acl(entered.path()).unwrap()[0].scheme, "digest");

@@ -39,7 +39,7 @@ fn begin(zk: &Client, base: &str) -> Begun {
 /// Every call of every recipe that may return nothing.
 fn calls(zk: &Client, base: &str, (coordinator, participant): &Begun) -> Vec<Call> {
     let mutex = DistributedLock::new(zk, base, "a");
-    let apart = DistributedLock::builder(zk, base, "a").hand_over(HandOver::Off).build();
+    let apart = DistributedLock::new(zk, base, "a").hand_over(HandOver::Off);
     let reentrant = ReentrantLock::new(zk, base, "a");
     let lock = DistributedRwLock::new(zk, base, "rw");
     let permits = DistributedSemaphore::new(zk, base, "permits", 2);

@@ -34,7 +34,7 @@ fn election(zk: &Client, site: &Site) -> LeaderElection {
 
 /// An election whose candidate has this `id`, and whose loop would back off forever after an error.
 fn named(zk: &Client, site: &Site, id: &str) -> LeaderElection {
-    LeaderElection::builder(zk, &site.base, "a").id(id).back_off(FOR_EVER, FOR_EVER).build()
+    LeaderElection::new(zk, &site.base, "a").id(id).back_off(FOR_EVER, FOR_EVER)
 }
 
 fn ids(candidates: &[Candidate]) -> Vec<String> {
@@ -121,8 +121,8 @@ fn s73_of_supervised_loops_never_are_two_leaders() {
     let rigs: Vec<(Proxy, Client)> = (0..3).map(|_| site.proxied(ms(2_000))).collect();
     let elections: Vec<LeaderElection> = (0..3)
         .map(|number| {
-            let builder = LeaderElection::builder(&rigs[number].1, &site.base, "a");
-            builder.id(number.to_string()).back_off(ms(1), ms(20)).build()
+            let builder = LeaderElection::new(&rigs[number].1, &site.base, "a");
+            builder.id(number.to_string()).back_off(ms(1), ms(20))
         })
         .collect();
     let (cancel, highest) = (Cancel::new(), Mutex::new(None::<FencingToken>));
@@ -260,7 +260,7 @@ fn s75_after_an_error_a_leader_rests_and_stands_again() {
     skip_without_zookeeper!();
     let site = Site::shared("s75");
     let zk = site.client();
-    let election = LeaderElection::builder(&zk, &site.base, "a").back_off(ms(1), ms(10)).build();
+    let election = LeaderElection::new(&zk, &site.base, "a").back_off(ms(1), ms(10));
     let (seen, mut tokens) = (election.clone(), Vec::new());
     assert_eq!(seen.progress().phase, ElectionPhase::Idle);
     assert!(seen.progress().last_error.is_none());
@@ -421,7 +421,7 @@ fn s75_what_trying_again_may_mend_does_not_end_it() {
     let builder = connecting(&proxy.hosts()).session_timeout(QUIET);
     let zk = builder.retry(Retry::unlimited().losses(0)).connect().unwrap();
     site.raw().create_all(&format!("{}/a", site.base)).unwrap();
-    let election = LeaderElection::builder(&zk, &site.base, "a").back_off(ms(1), ms(10)).build();
+    let election = LeaderElection::new(&zk, &site.base, "a").back_off(ms(1), ms(10));
     proxy.drop_reply(opcode::CREATE, 1);
     assert_eq!(kind(election.campaign()), ErrorKind::Connect);
     proxy.drop_reply(opcode::CREATE, 2);
@@ -440,13 +440,10 @@ fn s75_what_waiting_cannot_mend_ends_it() {
     let refused = [
         (LeaderElection::new(&zk, "locks", "a"), ErrorKind::InvalidName),
         (
-            LeaderElection::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build(),
+            LeaderElection::new(&zk, &site.base, "a").acl(Acl::creator_only()),
             ErrorKind::InvalidArgument,
         ),
-        (
-            LeaderElection::builder(&zk, &site.base, "a").id("unlock").build(),
-            ErrorKind::InvalidArgument,
-        ),
+        (LeaderElection::new(&zk, &site.base, "a").id("unlock"), ErrorKind::InvalidArgument),
     ];
     for (election, why) in refused {
         assert_eq!(kind(election.lead::<()>(|_| panic!("it leads"))), why);
@@ -738,8 +735,8 @@ fn an_election_is_a_mutex_to_those_who_share_its_path() {
     for naming in [NodeNaming::Curator, NodeNaming::Kazoo] {
         let site = Site::shared("shared-path");
         let clients = [site.client(), site.client()];
-        let builder = LeaderElection::builder(&clients[0], &site.base, "a").naming(naming);
-        let election = builder.id("leader").build();
+        let builder = LeaderElection::new(&clients[0], &site.base, "a").naming(naming);
+        let election = builder.id("leader");
         let lock = strict(&clients[1], &site.base, "a");
         let guard = lock.lock().unwrap();
         assert!(election.try_campaign().unwrap().is_none());
@@ -791,7 +788,7 @@ fn bad_names_are_refused_before_anything_is_asked() {
         assert!(observer.next().is_none(), "it goes on after an error");
     }
     for id in ["__REVOKE__", "unlock"] {
-        let election = LeaderElection::builder(&zk, &site.base, "a").id(id).build();
+        let election = LeaderElection::new(&zk, &site.base, "a").id(id);
         assert_eq!(kind(election.campaign()), ErrorKind::InvalidArgument);
     }
     assert_eq!(proxy.requests(), []);
@@ -807,8 +804,8 @@ fn s70_its_acl_covers_the_elections_node_and_the_candidates() {
     let mut meddler = site.raw();
     meddler.create_all(&site.base).unwrap();
     let theirs = election(&stranger, &site);
-    let builder = LeaderElection::builder(&owner, &site.base, "a").id("secret");
-    let ours = builder.acl(Acl::creator_only()).build();
+    let builder = LeaderElection::new(&owner, &site.base, "a").id("secret");
+    let ours = builder.acl(Acl::creator_only());
     let leadership = ours.campaign().unwrap();
     for path in [&format!("{}/a", site.base), leadership.path()] {
         assert_eq!(meddler.get_data(path).unwrap_err().code(), Some(raw::NO_AUTH), "{path}");
@@ -829,8 +826,8 @@ fn s70_its_acl_covers_the_elections_node_and_the_candidates() {
     meddler.delete_recursive(&site.base).unwrap();
     // A candidate that can be listed, but not read.
     meddler.create_all(&format!("{}/a", site.base)).unwrap();
-    let hiding = LeaderElection::builder(&owner, &site.base, "a").id("secret");
-    let hiding = hiding.acl(Acl::creator_only()).build();
+    let hiding = LeaderElection::new(&owner, &site.base, "a").id("secret");
+    let hiding = hiding.acl(Acl::creator_only());
     let leadership = hiding.campaign().unwrap();
     let leader = theirs.leader().unwrap().expect("a leader");
     assert_eq!((leader.id().as_str(), &*leader.path), ("", leadership.path()));

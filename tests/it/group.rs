@@ -482,7 +482,7 @@ fn a_member_that_may_not_be_read_is_there_without_its_data() {
         changes.next_within(SOON).unwrap().changed().map(ids),
         Some(vec!["open".to_owned()])
     );
-    let private = Group::builder(&owner, &site.base, "a").acl([Acl::creator_only()]).build();
+    let private = Group::new(&owner, &site.base, "a").acl([Acl::creator_only()]);
     let hidden = private.join("private", "at 2").unwrap();
     let seen = changes.next_within(SOON).unwrap().changed().expect("a change");
     let data: Vec<_> = seen.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();

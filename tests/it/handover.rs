@@ -10,9 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Acl, Cancel, Client, DistributedLock, DistributedLockBuilder, ErrorKind, FencingToken,
-    HandOver, HoldEnd, LockGuard, LossReason, MultiLock, NodeNaming, Permissions, ReentrantLock,
-    Retry, SessionState,
+    Acl, Cancel, Client, DistributedLock, ErrorKind, FencingToken, HandOver, HoldEnd, LockGuard,
+    LossReason, MultiLock, NodeNaming, Permissions, ReentrantLock, Retry, SessionState,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -51,12 +50,12 @@ impl Rig {
         Rig { site, proxy, zk, other }
     }
 
-    fn builder(&self) -> DistributedLockBuilder {
-        DistributedLock::builder(&self.zk, &self.site.base, "a")
+    fn builder(&self) -> DistributedLock {
+        DistributedLock::new(&self.zk, &self.site.base, "a")
     }
 
     fn lock(&self) -> DistributedLock {
-        self.builder().build()
+        self.builder()
     }
 
     fn within(&self, turns: u32, time: Duration) -> DistributedLock {
@@ -734,7 +733,7 @@ fn s28_when_the_lease_has_run_out_nothing_is_handed_on() {
     skip_without_server!();
     let rig = Rig::with_session("lease", Duration::from_secs(3));
     let lock = rig.lock();
-    let b = DistributedLock::builder(&rig.zk, &rig.site.base, "b").keep_for(LONG).build();
+    let b = DistributedLock::new(&rig.zk, &rig.site.base, "b").keep_for(LONG);
     drop(b.lock().unwrap());
     let guard = lock.lock().unwrap();
     let before = guard.fencing_token();
@@ -1326,14 +1325,13 @@ fn s03_of_many_threads_of_many_clients_never_are_two_inside() {
         for (number, zk) in clients.iter().enumerate() {
             for thread in 0..THREADS {
                 // Some threads keep the lock, some do not, and one client does not hand over.
-                let builder = DistributedLock::builder(zk, &site.base, "a");
+                let builder = DistributedLock::new(zk, &site.base, "a");
                 let lock = match number {
                     0 => builder.hand_over(HandOver::Off),
                     1 if thread % 2 == 0 => builder.keep_for(SOON),
                     2 => builder.hand_over(HandOver::within(2, Duration::from_millis(1))),
                     _ => builder,
-                }
-                .build();
+                };
                 let (ring, start) = (&ring, &start);
                 scope.spawn(move || {
                     start.wait();
@@ -1357,8 +1355,8 @@ fn s23_of_many_threads_whose_connections_are_cut_never_are_two_inside() {
         let _at_the_end = Raise(&stop);
         for (number, zk) in [&first, &second].into_iter().enumerate() {
             for _ in 0..THREADS {
-                let builder = DistributedLock::builder(zk, &site.base, "a");
-                let lock = if number == 0 { builder.keep_for(SOON) } else { builder }.build();
+                let builder = DistributedLock::new(zk, &site.base, "a");
+                let lock = if number == 0 { builder.keep_for(SOON) } else { builder };
                 let (ring, stop) = (&ring, &stop);
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {

@@ -29,8 +29,8 @@ fn locks(
 ) -> (DistributedLock, DistributedRwLock, DistributedSemaphore) {
     (
         mutex_builder(zk, &site.base, "a").naming(naming).build(),
-        DistributedRwLock::builder(zk, &site.base, "b").naming(naming).build(),
-        DistributedSemaphore::builder(zk, &site.base, "c", 3).naming(naming).build(),
+        DistributedRwLock::new(zk, &site.base, "b").naming(naming),
+        DistributedSemaphore::new(zk, &site.base, "c", 3).naming(naming),
     )
 }
 
@@ -210,7 +210,7 @@ fn s44_the_first_of_kazoos_and_ours_by_number_is_the_first() {
     assert_eq!(lock.contenders().unwrap()[0].path, first);
     raw.delete(&first).unwrap();
     drop(lock.lock().unwrap());
-    let bad = DistributedSemaphore::builder(&zk, &site.base, "a", 0).build();
+    let bad = DistributedSemaphore::new(&zk, &site.base, "a", 0);
     assert_eq!(bad.acquire().unwrap_err().kind(), ErrorKind::InvalidArgument);
     raw.close().unwrap();
     drop((lock, bad));

@@ -1010,7 +1010,7 @@ fn an_acl_keeps_others_out_of_the_queue_and_they_are_told() {
     let site = Site::shared("queue-acl");
     let owner = site.builder().auth("digest", "owner:secret").connect().unwrap();
     let stranger = site.client();
-    let mine = DistributedQueue::builder(&owner, &site.base, "q").acl(Acl::creator_only()).build();
+    let mine = DistributedQueue::new(&owner, &site.base, "q").acl(Acl::creator_only());
     let theirs = queue(&stranger, &site);
     let mut raw = site.raw();
     raw.create_all(&format!("{}/open", site.base)).unwrap();

@@ -472,8 +472,8 @@ fn the_words_of_a_request_are_refused_as_data() {
     let zk = site.client();
     for word in ["unlock", "__REVOKE__"] {
         let lock = mutex_builder(&zk, &site.base, "a").data(word).build();
-        let shared = DistributedRwLock::builder(&zk, &site.base, "a").data(word).build();
-        let permits = DistributedSemaphore::builder(&zk, &site.base, "a", 2).data(word).build();
+        let shared = DistributedRwLock::new(&zk, &site.base, "a").data(word);
+        let permits = DistributedSemaphore::new(&zk, &site.base, "a", 2).data(word);
         for kind in [
             kind(lock.lock()),
             kind(lock.try_lock()),
@@ -520,7 +520,7 @@ fn s68_a_leader_that_is_asked_to_let_go_keeps_its_id() {
     skip_without_zookeeper!();
     let site = Site::shared("s68-id");
     let zk = site.client();
-    let election = LeaderElection::builder(&zk, &site.base, "a").id("unlocked:8080").build();
+    let election = LeaderElection::new(&zk, &site.base, "a").id("unlocked:8080");
     let leadership = election.campaign().unwrap();
     let (tell, told) = mpsc::channel();
     leadership.on_release_requested(move || tell.send(()).unwrap());
@@ -593,7 +593,7 @@ fn what_a_callback_owns_may_take_the_lock_when_it_is_dropped() {
     skip_without_zookeeper!();
     let site = Site::shared("callbacks-own");
     let zk = site.quiet_client();
-    let kept = DistributedLock::builder(&zk, &site.base, "kept").keep_for(SOON).build();
+    let kept = DistributedLock::new(&zk, &site.base, "kept").keep_for(SOON);
     for lock in [strict(&zk, &site.base, "strict"), mutex(&zk, &site.base, "shared"), kept] {
         let guard = lock.lock().unwrap();
         let (tell, told) = mpsc::channel();

@@ -102,9 +102,8 @@ fn a_node_for_a_user_is_closed_to_others_and_stays_open_over_connections() {
     let known = builder(&server, USER, PASSWORD).connect().unwrap();
     let stranger = Client::connect(&server.hosts()).unwrap();
     let base = unique_base("user");
-    let lock = |zk: &Client, name: &str, acl: &Acl| {
-        DistributedLock::builder(zk, &base, name).acl(acl.clone()).build()
-    };
+    let lock =
+        |zk: &Client, name: &str, acl: &Acl| DistributedLock::new(zk, &base, name).acl(acl.clone());
     let (by_name, by_creator) = (Acl::sasl(Permissions::ALL, USER), Acl::creator_only());
     lock(&stranger, "any", &Acl::open()).lock().unwrap().unlock().unwrap();
     for (name, acl) in [("named", by_name), ("own", by_creator)] {

@@ -577,7 +577,7 @@ fn s69_contenders_for_permits_are_listed_with_their_weights() {
     skip_without_zookeeper!();
     let site = Site::shared("s69-semaphore");
     let zk = site.client();
-    let semaphore = DistributedSemaphore::builder(&zk, &site.base, "a", 4).data("job 7").build();
+    let semaphore = DistributedSemaphore::new(&zk, &site.base, "a", 4).data("job 7");
     let holders = [1, 3].map(|weight| semaphore.acquire_many(weight).unwrap());
     let mut raw = site.raw();
     intrude(&mut raw, &site, 4, 4);

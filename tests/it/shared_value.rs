@@ -247,7 +247,7 @@ fn what_is_refused_changes_nothing() {
     raw.delete(&path).unwrap();
     // Nodes are made with the builder's ACL.
     let acl = [Acl::new(Permissions::READ, "world", "anyone")];
-    let readable = SharedValue::builder(&zk, &site.base, "a").acl(acl).build();
+    let readable = SharedValue::new(&zk, &site.base, "a").acl(acl);
     readable.set("for good").unwrap();
     assert_eq!(kind(readable.set("again")), ErrorKind::NotAuthorized);
     assert_eq!(text(readable.get().unwrap()).as_deref(), Some("for good"));

@@ -486,7 +486,7 @@ fn acls_are_kept_and_refusals_said() {
         (site.quiet_client(), site.builder().auth("digest", b"owner:secret").connect().unwrap());
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
-    let owned = TwoPhaseCommit::builder(&owner, &site.base, "r").acl(Acl::creator_only()).build();
+    let owned = TwoPhaseCommit::new(&owner, &site.base, "r").acl(Acl::creator_only());
     let coordinator = owned.begin(&["a"]).unwrap();
     let a = owned.join("a").unwrap();
     a.vote(Vote::Yes).unwrap();

@@ -13,7 +13,7 @@ use super::until;
 use crate::contend::handover_policy::HandOver;
 use crate::contend::hold_end::HoldEnd;
 use crate::error::ErrorKind;
-use crate::recipes::mutex::{DistributedLock, DistributedLockBuilder};
+use crate::recipes::mutex::{DistributedLock};
 use crate::rt::shuttled::one_in;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
@@ -21,9 +21,9 @@ use crate::session::client::Client;
 /// Longer than any model takes.
 const LONG: Duration = Duration::from_secs(3600);
 
-fn builder(client: &Client, turns: u32) -> DistributedLockBuilder {
+fn builder(client: &Client, turns: u32) -> DistributedLock {
     let within = HandOver::Within { turns, time: LONG };
-    DistributedLock::builder(client, "/locks", "one").data(b"").hand_over(within)
+    DistributedLock::new(client, "/locks", "one").data(b"").hand_over(within)
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn it_goes_from_one_to_the_other() {
     explore(|| {
         let world = world();
         let (client, holders) = (client(&world), Holders::default());
-        let lock = builder(&client, 64).build();
+        let lock = builder(&client, 64);
         let contenders = threads(3, move |number| {
             for _ in 0..1 + number % 2 {
                 let guard = holders.hold(lock.lock().unwrap());

@@ -26,8 +26,8 @@ pub(super) fn client(world: &Arc<World>) -> Client {
 }
 
 fn lock(client: &Client) -> DistributedLock {
-    let builder = DistributedLock::builder(client, "/locks", "one").data(b"");
-    builder.hand_over(HandOver::Off).build()
+    let builder = DistributedLock::new(client, "/locks", "one").data(b"");
+    builder.hand_over(HandOver::Off)
 }
 
 pub(super) fn world() -> Arc<World> {

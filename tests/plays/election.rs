@@ -46,7 +46,7 @@ fn story() -> Result<bool> {
     let (mut clients, mut elections, mut resign) = (Vec::new(), Vec::new(), Vec::new());
     for id in IDS {
         let zk = Client::connect(zookeeper.hosts())?;
-        elections.push(LeaderElection::builder(&zk, BASE, &name).id(id).build());
+        elections.push(LeaderElection::new(&zk, BASE, &name).id(id));
         clients.push(zk);
     }
     let watcher = Client::connect(zookeeper.hosts())?;

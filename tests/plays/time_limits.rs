@@ -27,8 +27,7 @@ fn story() -> Result<bool> {
     let zookeeper = ZooKeeper::find()?;
     let zk = Client::connect(zookeeper.hosts())?;
     let name = unique("time-limits");
-    let named =
-        |who: &str| DistributedLock::builder(&zk, "/zklock-examples", &name).data(who).build();
+    let named = |who: &str| DistributedLock::new(&zk, "/zklock-examples", &name).data(who);
     let (holder, lock) = (named("the holder"), named("the waiter"));
     let mut checks = Checks::default();
 

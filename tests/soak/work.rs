@@ -76,26 +76,25 @@ impl Works {
     pub(crate) fn new(zk: &Client, base: &str, mutex: &'static str, who: &Who) -> Works {
         let data = &who.to_string();
         let lock = |name: &str| {
-            let builder = DistributedLock::builder(zk, base, name);
+            let builder = DistributedLock::new(zk, base, name);
             let shared = builder.clone().data(format!("{}.{}", who.slot, who.generation));
             match who.slot % 4 {
-                0 => shared.build(),
+                0 => shared,
                 1 => builder.data(data.as_str()).hand_over(HandOver::Off).build(),
                 2 => shared.keep_for(KEPT).build(),
                 _ => shared.hand_over(BRIEF).build(),
             }
         };
         let [_, _, read_write, semaphore, one, two, election] = NODES;
-        let read_write =
-            DistributedRwLock::builder(zk, base, read_write).data(data.as_str()).build();
-        let semaphore = DistributedSemaphore::builder(zk, base, semaphore, PERMITS);
+        let read_write = DistributedRwLock::new(zk, base, read_write).data(data.as_str());
+        let semaphore = DistributedSemaphore::new(zk, base, semaphore, PERMITS);
         Works {
             mutex: (mutex, lock(mutex)),
             read_write,
-            semaphore: semaphore.data(data.as_str()).build(),
+            semaphore: semaphore.data(data.as_str()),
             one: lock(one),
             two: lock(two),
-            election: LeaderElection::builder(zk, base, election).id(data.as_str()).build(),
+            election: LeaderElection::new(zk, base, election).id(data.as_str()),
         }
     }
 

@@ -76,10 +76,9 @@ impl Held {
                 acquired!(of, try_acquire_many, acquire_many_within, Permit, take)
             }
             Mode::Leader => {
-                let election = LeaderElection::builder(client, &lock.base, &lock.name)
+                let election = LeaderElection::new(client, &lock.base, &lock.name)
                     .id(&settings.data)
-                    .acl(settings.acl.clone())
-                    .build();
+                    .acl(settings.acl.clone());
                 acquired!(election, try_campaign, campaign_within, Leader)
             }
         })
@@ -183,17 +182,15 @@ impl Held {
 }
 
 fn mutex(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedLock {
-    DistributedLock::builder(client, &lock.base, &lock.name)
+    DistributedLock::new(client, &lock.base, &lock.name)
         .data(settings.data.as_str())
         .acl(settings.acl.clone())
-        .build()
 }
 
 fn rw(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedRwLock {
-    DistributedRwLock::builder(client, &lock.base, &lock.name)
+    DistributedRwLock::new(client, &lock.base, &lock.name)
         .data(settings.data.as_str())
         .acl(settings.acl.clone())
-        .build()
 }
 
 fn semaphore(
@@ -202,10 +199,9 @@ fn semaphore(
     lock: &Lock,
     permits: u32,
 ) -> DistributedSemaphore {
-    DistributedSemaphore::builder(client, &lock.base, &lock.name, permits)
+    DistributedSemaphore::new(client, &lock.base, &lock.name, permits)
         .data(settings.data.as_str())
         .acl(settings.acl.clone())
-        .build()
 }
 
 fn contenders(client: &Client, lock: &Lock) -> Result<Vec<Contender>, Error> {

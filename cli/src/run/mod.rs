@@ -256,10 +256,8 @@ impl Attempt<'_> {
         };
         let (settings, waiting) = (self.settings, self.waiting);
         // Beside the lock's node: its children are the contenders.
-        let marks =
-            Once::builder(client, &settings.lock.base, format!("{}.once", settings.lock.name))
-                .acl(settings.acl.clone())
-                .build();
+        let marks = Once::new(client, &settings.lock.base, format!("{}.once", settings.lock.name))
+            .acl(settings.acl.clone());
         let (mut exit, mut attempt) = (None, Some(self));
         let outcome = marks.run_holding(guard, key, || {
             let Some(attempt) = attempt.take() else { return Ok(()) };

@@ -118,19 +118,19 @@ impl DoubleBarrier {
         name: impl AsRef<str>,
         participants: u32,
     ) -> DoubleBarrier {
-        DoubleBarrier::builder(zk, base, name, participants).build()
+        let target = NodeConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        DoubleBarrier { target, participants }
     }
 
-    /// Returns a builder for a double barrier with other settings: see
-    /// [`new`](DoubleBarrier::new).
-    pub fn builder(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-        participants: u32,
-    ) -> DoubleBarrierBuilder {
-        let target = NodeConfig::new(zk.into(), base.as_ref(), name.as_ref());
-        DoubleBarrierBuilder { barrier: DoubleBarrier { target, participants } }
+    /// Sets the ACL of every node that the barrier creates: missing parents, its own node, and the
+    /// participants'. Default [`Acl::open`].
+    ///
+    /// Taking part requires READ, WRITE, CREATE and DELETE on the barrier's node, and READ and
+    /// WRITE on the participants' nodes.
+    #[must_use = "the value is changed, and returned"]
+    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DoubleBarrier {
+        self.target.acl = acl.into();
+        self
     }
 
     /// Returns the number of participants.
@@ -423,29 +423,5 @@ impl fmt::Debug for Entered {
             .field("participants", &self.participants())
             .field("is_held", &self.is_held())
             .finish()
-    }
-}
-
-/// Settings of a [`DoubleBarrier`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `build`"]
-pub struct DoubleBarrierBuilder {
-    barrier: DoubleBarrier,
-}
-
-impl DoubleBarrierBuilder {
-    /// Sets the ACL of every node that the barrier creates: missing parents, its own node, and the
-    /// participants'. Default [`Acl::open`].
-    ///
-    /// Taking part requires READ, WRITE, CREATE and DELETE on the barrier's node, and READ and
-    /// WRITE on the participants' nodes.
-    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DoubleBarrierBuilder {
-        self.barrier.target.acl = acl.into();
-        self
-    }
-
-    /// Returns the double barrier with these settings.
-    pub fn build(self) -> DoubleBarrier {
-        self.barrier
     }
 }

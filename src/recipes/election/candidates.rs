@@ -29,7 +29,7 @@ pub struct Candidate {
 
 impl Candidate {
     /// Returns its id, with invalid UTF-8 replaced: see
-    /// [`LeaderElectionBuilder::id`](crate::election::LeaderElectionBuilder::id).
+    /// [`LeaderElection::id`](crate::LeaderElection::id).
     pub fn id(&self) -> String {
         String::from_utf8_lossy(&self.data).into_owned()
     }

@@ -30,7 +30,7 @@ impl LeaderElection {
     /// | `Ok(ControlFlow::Break(value))` | resigns, and returns the value |
     /// | `Ok(ControlFlow::Continue(()))` | resigns, and campaigns again, behind the others |
     /// | an error, when the leadership is lost | campaigns again at once |
-    /// | any other error | resigns, [pauses](crate::election::LeaderElectionBuilder::back_off), and campaigns again |
+    /// | any other error | resigns, [pauses](crate::LeaderElection::back_off), and campaigns again |
     /// | a panic | resigns, and passes the panic on to the caller |
     ///
     /// It also pauses after a [retryable](crate::Error::is_retryable) error of campaigning. No

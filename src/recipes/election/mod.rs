@@ -58,7 +58,7 @@ use crate::session::wait_limit::Wait;
 /// use zklock::{Client, LeaderElection};
 ///
 /// let zk = Client::connect("zk1:2181,zk2:2181")?;
-/// let election = LeaderElection::builder(&zk, "/elections", "scheduler").id("node-7").build();
+/// let election = LeaderElection::new(&zk, "/elections", "scheduler").id("node-7");
 /// let leadership = election.campaign()?; // waits until it is ours
 /// while leadership.is_held() {
 ///     println!("one step of the leader's work, with token {}", leadership.fencing_token());
@@ -82,19 +82,10 @@ impl LeaderElection {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> LeaderElection {
-        LeaderElection::builder(zk, base, name).build()
-    }
-
-    /// Returns a builder of the election, to change its settings: see [`new`](LeaderElection::new).
-    pub fn builder(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-    ) -> LeaderElectionBuilder {
         let mut config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
         config.noun = "leadership";
         let (back_off, progress) = (BackOff::default(), Arc::default());
-        LeaderElectionBuilder { lock: LeaderElection { config, back_off, progress } }
+        LeaderElection { config, back_off, progress }
     }
 
     /// Blocks until this candidate leads.
@@ -225,21 +216,15 @@ impl LeaderElection {
     }
 }
 
-/// Settings of a [`LeaderElection`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `build`"]
-pub struct LeaderElectionBuilder {
-    lock: LeaderElection,
-}
-
-impl LeaderElectionBuilder {
+impl LeaderElection {
     /// Sets the id of this candidate, as [`leader`](LeaderElection::leader) and
     /// [`candidates`](LeaderElection::candidates) show it to others: the data of its node.
     ///
     /// Default: host, process id, program and the name of the thread that campaigns. Keep it below 1 MiB;
     /// `__REVOKE__` and `unlock` are refused, because they ask a leader to resign.
-    pub fn id(mut self, id: impl Into<String>) -> LeaderElectionBuilder {
-        self.lock.config.data = Some(id.into().into_bytes());
+    #[must_use = "the value is changed, and returned"]
+    pub fn id(mut self, id: impl Into<String>) -> LeaderElection {
+        self.config.data = Some(id.into().into_bytes());
         self
     }
 
@@ -250,13 +235,14 @@ impl LeaderElectionBuilder {
     /// again together. Default 100 ms and 10 s; with [`Duration::ZERO`] for both it does not pause.
     ///
     /// It is `first` again after a term that ended without an error, or took longer than `longest`.
-    pub fn back_off(mut self, first: Duration, longest: Duration) -> LeaderElectionBuilder {
-        self.lock.back_off = BackOff { first, longest };
+    #[must_use = "the value is changed, and returned"]
+    pub fn back_off(mut self, first: Duration, longest: Duration) -> LeaderElection {
+        self.back_off = BackOff { first, longest };
         self
     }
 }
 
-node_settings!(LeaderElectionBuilder, LeaderElection);
+node_settings!(LeaderElection);
 
 /// The leadership of a [`LeaderElection`]; dropping it resigns.
 ///

@@ -83,7 +83,7 @@ impl fmt::Debug for Member {
 
 const LOOK: Purpose = Purpose::to_read("list the group's members", "READ on its node");
 
-placed!(Group, GroupBuilder, "Returns the group at the node `base/name`");
+placed!(Group, "Returns the group at the node `base/name`");
 
 impl Group {
     /// Joins under an id, with data by which the member describes itself.

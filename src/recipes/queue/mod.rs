@@ -118,17 +118,19 @@ impl DistributedQueue {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> DistributedQueue {
-        DistributedQueue::builder(zk, base, name).build()
+        let items = Items::new(zk.into(), base.as_ref(), name.as_ref(), Layout::ByAge);
+        DistributedQueue { items }
     }
 
-    /// Returns a builder for a queue with other settings: see [`new`](DistributedQueue::new).
-    pub fn builder(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-    ) -> DistributedQueueBuilder {
-        let items = Items::new(zk.into(), base.as_ref(), name.as_ref(), Layout::ByAge);
-        DistributedQueueBuilder { queue: DistributedQueue { items } }
+    /// Sets the ACL of every node that this queue creates: missing parents, the queue's node, items
+    /// and leases. Default [`Acl::open`].
+    ///
+    /// Taking an item requires DELETE on the queue's node. Leasing one requires CREATE on the item,
+    /// and ending the lease DELETE on the item.
+    #[must_use = "the value is changed, and returned"]
+    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DistributedQueue {
+        self.items.target.acl = acl.into();
+        self
     }
 
     /// Puts an item at the end of the queue, at most once, and returns its
@@ -286,29 +288,5 @@ impl DistributedQueue {
     /// As [`peek`](DistributedQueue::peek).
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.items.len()? == 0)
-    }
-}
-
-/// Settings of a [`DistributedQueue`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `build`"]
-pub struct DistributedQueueBuilder {
-    queue: DistributedQueue,
-}
-
-impl DistributedQueueBuilder {
-    /// Sets the ACL of every node that this queue creates: missing parents, the queue's node, items
-    /// and leases. Default [`Acl::open`].
-    ///
-    /// Taking an item requires DELETE on the queue's node. Leasing one requires CREATE on the item,
-    /// and ending the lease DELETE on the item.
-    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DistributedQueueBuilder {
-        self.queue.items.target.acl = acl.into();
-        self
-    }
-
-    /// Returns the queue with these settings.
-    pub fn build(self) -> DistributedQueue {
-        self.queue
     }
 }

@@ -100,7 +100,6 @@ const FORGET: Purpose =
 
 placed!(
     TwoPhaseCommit,
-    TwoPhaseCommitBuilder,
     "Returns the round at the node `base/name`, which belongs to it until the round is forgotten",
     "Participants need READ, CREATE and DELETE on the round's node; the coordinator also WRITE."
 );

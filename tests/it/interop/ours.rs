@@ -124,14 +124,14 @@ impl Ours {
             Some(class) => (class, NodeNaming::Kazoo),
             None => (kind, NodeNaming::Curator),
         };
-        let rw = || DistributedRwLock::builder(&self.zk, base, name).naming(naming).build();
+        let rw = || DistributedRwLock::new(&self.zk, base, name).naming(naming);
         match class {
             "mutex" => Lock::Mutex(mutex_builder(&self.zk, base, name).naming(naming).build()),
             "read" => Lock::Read(rw()),
             "write" => Lock::Write(rw()),
             "leader" => {
-                let builder = LeaderElection::builder(&self.zk, base, name).naming(naming);
-                Lock::Leader(builder.id(NAME).build())
+                let builder = LeaderElection::new(&self.zk, base, name).naming(naming);
+                Lock::Leader(builder.id(NAME))
             }
             other => panic!("no such kind: {other}"),
         }

@@ -33,9 +33,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use zklock::{
-    Client, ClientBuilder, DistributedLock, DistributedLockBuilder, HandOver, ReentrantLock,
-};
+use zklock::{Client, ClientBuilder, DistributedLock, HandOver, ReentrantLock};
 
 use server::Server;
 use site::Site;
@@ -92,8 +90,8 @@ pub(crate) fn mutex_builder(
     zk: impl Into<Client>,
     base: impl AsRef<str>,
     name: impl AsRef<str>,
-) -> DistributedLockBuilder {
-    let mut builder = DistributedLock::builder(zk, base, name);
+) -> DistributedLock {
+    let mut builder = DistributedLock::new(zk, base, name);
     if let Some(acl) = Transport::wanted().acl() {
         builder = builder.acl(acl);
     }
@@ -106,7 +104,7 @@ pub(crate) fn strict(
     base: impl AsRef<str>,
     name: impl AsRef<str>,
 ) -> DistributedLock {
-    mutex_builder(zk, base, name).hand_over(HandOver::Off).build()
+    mutex_builder(zk, base, name).hand_over(HandOver::Off)
 }
 
 /// Like [`mutex`], but reentrant.

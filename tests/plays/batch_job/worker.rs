@@ -107,7 +107,7 @@ fn write_entries(
         true => format!("{}-{}", options.lock, writer.worker),
         false => options.lock.clone(),
     };
-    let lock = DistributedLock::builder(zk, BASE, name).data(writer.to_string()).build();
+    let lock = DistributedLock::new(zk, BASE, name).data(writer.to_string());
     let mut ledger = Ledger::open(path, options.fenced())?;
     loop {
         let guard = lock.lock()?;

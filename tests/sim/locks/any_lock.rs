@@ -7,7 +7,6 @@ use crate::Changes;
 use crate::Client;
 use crate::Contender;
 use crate::DistributedLock;
-use crate::DistributedLockBuilder;
 use crate::DistributedRwLock;
 use crate::DistributedSemaphore;
 use crate::FencingToken;
@@ -77,28 +76,28 @@ pub(super) enum Guard {
 impl Locks {
     pub(super) fn new(client: &Client, plan: &Plan, data: &str, acl: &[Acl], odd: bool) -> Locks {
         let mutex = |name| {
-            let builder = DistributedLock::builder(client, BASE, name).naming(plan.naming);
+            let builder = DistributedLock::new(client, BASE, name).naming(plan.naming);
             let builder = builder.data(data).acl(acl);
             match plan.sharing {
-                None => builder.hand_over(HandOver::Off).build(),
+                None => builder.hand_over(HandOver::Off),
                 Some(Sharing { turns, time, keep }) => {
                     let builder = builder.hand_over(HandOver::Within { turns, time });
-                    keep.into_iter().fold(builder, DistributedLockBuilder::keep_for).build()
+                    keep.into_iter().fold(builder, DistributedLock::keep_for).build()
                 }
             }
         };
         let read_write = |name| {
-            let builder = DistributedRwLock::builder(client, BASE, name).naming(plan.naming);
-            builder.data(data).acl(acl).build()
+            let builder = DistributedRwLock::new(client, BASE, name).naming(plan.naming);
+            builder.data(data).acl(acl)
         };
         match plan.recipe {
             Recipe::Mutex => Locks::Mutex(mutex("one")),
             Recipe::ReadWrite => Locks::ReadWrite(read_write("one")),
             Recipe::Semaphore { permits, disagreed } => {
                 let permits = permits + u32::from(disagreed && odd);
-                let builder = DistributedSemaphore::builder(client, BASE, "one", permits);
+                let builder = DistributedSemaphore::new(client, BASE, "one", permits);
                 let builder = builder.naming(plan.naming);
-                Locks::Semaphore(builder.data(data).acl(acl).build())
+                Locks::Semaphore(builder.data(data).acl(acl))
             }
             Recipe::Multi { nodes } => {
                 let names = ["one", "three"].into_iter().take(nodes - 1);

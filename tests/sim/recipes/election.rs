@@ -35,7 +35,7 @@ pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
 }
 
 fn election(client: &Client, number: usize) -> LeaderElection {
-    LeaderElection::builder(client, "/elections", "one").id(format!("candidate-{number}")).build()
+    LeaderElection::new(client, "/elections", "one").id(format!("candidate-{number}"))
 }
 
 /// Returns whether a candidate leads by its own clock. One whose session was ended from outside
