@@ -37,7 +37,7 @@ fn run(hosts: &str, stop: &Cancel) -> zklock::Result<()> {
     let zk = Client::builder(hosts).connect_within(stop)?;
     let lock = DistributedLock::new(&zk, "/zklock-example", "stop_on_signal");
     println!("process {} waits for the lock", std::process::id());
-    let guard = lock.lock_with(stop)?;
+    let Some(guard) = lock.lock_within(stop)? else { return Ok(()) };
     println!("locked; stop with Ctrl-C, or with: kill {}", std::process::id());
     while guard.is_held() && !stop.is_cancelled() {
         thread::sleep(Duration::from_millis(100)); // one step of the work

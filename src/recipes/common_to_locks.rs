@@ -17,7 +17,6 @@ use crate::contend::when_others_were_seen::OthersSeen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt;
-use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
@@ -75,11 +74,6 @@ impl LockConfig {
 
     pub(crate) fn within(&self, form: Form, wait: &Wait) -> Result<Option<Hold>> {
         insist_within(wait, || self.acquire(form, Limits::patient(wait)))
-    }
-
-    pub(crate) fn unless(&self, form: Form, cancel: &Cancel) -> Result<Hold> {
-        let wait = Wait::from(cancel);
-        insist(|| self.acquire(form, Limits::patient(&wait)))
     }
 
     /// Checks everything that needs no server.

@@ -18,7 +18,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::cancel::Cancel;
 use crate::session::wait_limit::Wait;
 use crate::session::wait_limit::worth_asking;
 
@@ -129,21 +128,10 @@ impl MultiLock {
         insist(|| self.acquire(Limits::patient(&Wait::FOREVER)))
     }
 
-    /// Acquires all of them, waiting until any thread trips `cancel`: see
-    /// [`lock`](MultiLock::lock).
-    ///
-    /// Cleaning up takes up to a second more while the servers do not answer: half a second for the
-    /// lock that the call waited for, and half a second for those that it had acquired.
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`lock`](MultiLock::lock).
-    pub fn lock_with(&self, cancel: &Cancel) -> Result<MultiGuard> {
-        let wait = Wait::from(cancel);
-        insist(|| self.acquire(Limits::patient(&wait)))
-    }
-
     /// Acquires all of them, waiting at most `wait` in all: see [`DistributedLock::lock_within`].
+    ///
+    /// When the wait is cancelled, cleaning up takes up to a second more while the servers do not answer: half a
+    /// second for the lock that the call waited for, and half a second for those that it had acquired.
     ///
     /// # Errors
     ///
@@ -179,16 +167,6 @@ impl MultiLock {
     /// otherwise as [`lock`](MultiLock::lock).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>> {
         self.lock_within(limit)
-    }
-
-    /// Acquires all of them, waiting at most until `end`: see
-    /// [`try_lock_for`](MultiLock::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](MultiLock::try_lock_for).
-    pub fn try_lock_until(&self, end: Instant) -> Result<Option<MultiGuard>> {
-        self.lock_within(end)
     }
 
     fn acquire(&self, limits: Limits<'_>) -> Result<Option<MultiGuard>> {

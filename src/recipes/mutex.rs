@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::common_to_locks::{LockConfig, guard, looking_on, settings};
 use crate::acl::Acl;
@@ -14,7 +14,6 @@ use crate::contend::list_contenders::Contender;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
-use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
@@ -141,41 +140,18 @@ impl DistributedLock {
         insist(|| self.acquire(Limits::patient(&Wait::FOREVER)))
     }
 
-    /// Acquires the lock, waiting until any thread trips `cancel`: see
-    /// [`lock`](DistributedLock::lock).
-    ///
-    /// Cleaning up takes up to half a second more while the server does not answer; what is
-    /// left then is cleaned up in the background.
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled), at once if `cancel` was tripped before;
-    /// otherwise as [`lock`](DistributedLock::lock).
-    ///
-    /// ```no_run
-    /// use zklock::{Cancel, Client, DistributedLock};
-    ///
-    /// let zk = Client::connect("localhost")?;
-    /// let lock = DistributedLock::new(&zk, "/locks", "nightly");
-    /// let cancel = Cancel::new();
-    /// let stop = cancel.clone(); // for the thread that handles signals
-    /// let guard = lock.lock_with(&cancel)?;
-    /// # drop((stop, guard));
-    /// # Ok::<(), zklock::Error>(())
-    /// ```
-    pub fn lock_with(&self, cancel: &Cancel) -> Result<LockGuard> {
-        let wait = Wait::from(cancel);
-        insist(|| self.acquire(Limits::patient(&wait)))
-    }
-
     /// Acquires the lock, waiting at most `wait`: for a time, until an instant, or until cancelled.
     ///
-    /// When the time is over it returns `None`: see [`try_lock_for`](DistributedLock::try_lock_for).
-    /// When the wait is cancelled, the call fails: see [`lock_with`](DistributedLock::lock_with).
+    /// When the time is over it returns `None`: see [`try_lock_for`](DistributedLock::try_lock_for). Without
+    /// a time, it returns `None` never.
+    ///
+    /// When the wait is cancelled, cleaning up takes up to half a second more while the server does not
+    /// answer; what is left then is cleaned up in the background.
     ///
     /// # Errors
     ///
-    /// As both of them.
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled, at once if the token was tripped
+    /// before; otherwise as [`try_lock_for`](DistributedLock::try_lock_for).
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -224,16 +200,6 @@ impl DistributedLock {
     /// call; otherwise as [`lock`](DistributedLock::lock). See the [table](crate#errors).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<LockGuard>> {
         self.lock_within(limit)
-    }
-
-    /// Acquires the lock, waiting at most until `end`: see
-    /// [`try_lock_for`](DistributedLock::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](DistributedLock::try_lock_for).
-    pub fn try_lock_until(&self, end: Instant) -> Result<Option<LockGuard>> {
-        self.lock_within(end)
     }
 
     pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {

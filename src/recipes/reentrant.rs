@@ -6,13 +6,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::mutex::{DistributedLock, LockGuard};
 use crate::contend::acquire::Limits;
 use crate::error::Result;
 use crate::rt::Deadline;
-use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::wait_limit::Wait;
 
@@ -90,16 +89,6 @@ impl ReentrantLock {
         self.enter_or(DistributedLock::lock)
     }
 
-    /// Acquires the lock, waiting until any thread trips `cancel`: see
-    /// [`lock`](ReentrantLock::lock).
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`lock`](ReentrantLock::lock).
-    pub fn lock_with(&self, cancel: &Cancel) -> Result<ReentrantGuard> {
-        self.enter_or(|lock| lock.lock_with(cancel))
-    }
-
     /// Acquires the lock, waiting at most `wait`: see [`DistributedLock::lock_within`].
     ///
     /// # Errors
@@ -130,16 +119,6 @@ impl ReentrantLock {
     /// call; otherwise as [`lock`](ReentrantLock::lock).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<ReentrantGuard>> {
         self.lock_within(limit)
-    }
-
-    /// Acquires the lock, waiting at most until `end`: see
-    /// [`try_lock_for`](ReentrantLock::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](ReentrantLock::try_lock_for).
-    pub fn try_lock_until(&self, end: Instant) -> Result<Option<ReentrantGuard>> {
-        self.lock_within(end)
     }
 
     /// Returns the mutex behind it, to list the contenders or to ask the holder to release.

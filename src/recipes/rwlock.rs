@@ -1,6 +1,6 @@
 //! The read/write lock.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::common_to_locks::{LockConfig, guard, looking_on, settings};
 use crate::acl::Acl;
@@ -9,7 +9,6 @@ use crate::contend::list_contenders::Contender;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
-use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
@@ -79,16 +78,6 @@ impl DistributedRwLock {
         self.config.wait(self.reader()).map(ReadGuard::new)
     }
 
-    /// Acquires the lock for reading, waiting until any thread trips `cancel`: see
-    /// [`read`](DistributedRwLock::read).
-    ///
-    /// # Errors
-    ///
-    /// As [`DistributedLock::lock_with`](crate::DistributedLock::lock_with).
-    pub fn read_with(&self, cancel: &Cancel) -> Result<ReadGuard> {
-        self.config.unless(self.reader(), cancel).map(ReadGuard::new)
-    }
-
     /// Acquires the lock for reading, waiting at most `wait`: see
     /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
     ///
@@ -120,16 +109,6 @@ impl DistributedRwLock {
         self.read_within(limit)
     }
 
-    /// Acquires the lock for reading, waiting at most until `end`: see
-    /// [`try_read_for`](DistributedRwLock::try_read_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_read_for`](DistributedRwLock::try_read_for).
-    pub fn try_read_until(&self, end: Instant) -> Result<Option<ReadGuard>> {
-        self.read_within(end)
-    }
-
     /// Blocks until the lock is held for writing.
     ///
     /// # Errors
@@ -137,16 +116,6 @@ impl DistributedRwLock {
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn write(&self) -> Result<WriteGuard> {
         self.config.wait(self.writer()).map(|hold| self.written(hold))
-    }
-
-    /// Acquires the lock for writing, waiting until any thread trips `cancel`: see
-    /// [`write`](DistributedRwLock::write).
-    ///
-    /// # Errors
-    ///
-    /// As [`DistributedLock::lock_with`](crate::DistributedLock::lock_with).
-    pub fn write_with(&self, cancel: &Cancel) -> Result<WriteGuard> {
-        self.config.unless(self.writer(), cancel).map(|hold| self.written(hold))
     }
 
     /// Acquires the lock for writing, waiting at most `wait`: see
@@ -177,16 +146,6 @@ impl DistributedRwLock {
     /// As [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
     pub fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard>> {
         self.write_within(limit)
-    }
-
-    /// Acquires the lock for writing, waiting at most until `end`: see
-    /// [`try_write_for`](DistributedRwLock::try_write_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_write_for`](DistributedRwLock::try_write_for).
-    pub fn try_write_until(&self, end: Instant) -> Result<Option<WriteGuard>> {
-        self.write_within(end)
     }
 
     fn written(&self, hold: Hold) -> WriteGuard {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use super::notify::{Signal, Signals, Subscription};
 use crate::rt::{AtomicBool, Mutex};
 
-/// Lets any thread end a wait: see [`DistributedLock::lock_with`](crate::DistributedLock::lock_with).
+/// Lets any thread end a wait, such as that of [`lock_within`](crate::DistributedLock::lock_within).
 ///
 /// Clones share one state. A tripped token stays tripped: every call that waits on it, now or
 /// later, ends with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Calls that do not use it

@@ -191,7 +191,7 @@ fn s14_s15_s20_trying_leaves_no_node_and_no_watch_for_each_try() {
     assert!(start.elapsed() >= Duration::from_millis(200) && start.elapsed() < LONG);
     let cancel = Cancel::new();
     let (also, token) = (lock.clone(), cancel.clone());
-    let waiter = in_background(move || also.lock_with(&token));
+    let waiter = in_background(move || also.lock_within(&token));
     rig.wait_for_contenders(2);
     cancel.cancel();
     let error = waiter.recv_timeout(LONG).unwrap().unwrap_err();

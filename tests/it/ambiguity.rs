@@ -111,7 +111,7 @@ impl Call {
         match self {
             Call::Lock => lock.lock().unwrap(),
             Call::For => lock.try_lock_for(LONG).unwrap().expect("in time"),
-            Call::With => lock.lock_with(&Cancel::new()).unwrap(),
+            Call::With => lock.lock_within(&Cancel::new()).unwrap().unwrap(),
         }
     }
 }
@@ -364,7 +364,7 @@ fn s41_a_list_that_is_refused_leaves_no_node() {
         ("lock", &|| lock.lock().map(drop)),
         ("try_lock", &|| lock.try_lock().map(drop)),
         ("try_lock_for", &|| lock.try_lock_for(LONG).map(drop)),
-        ("lock_with", &|| lock.lock_with(&Cancel::new()).map(drop)),
+        ("lock_within", &|| lock.lock_within(&Cancel::new()).map(drop)),
     ];
     for (name, call) in calls {
         let error = call().expect_err(name);
@@ -418,7 +418,7 @@ fn s42_giving_up_during_an_outage_leaves_no_ghost() {
             let limit = Duration::from_millis(1000);
             let started = Stopwatch::start();
             let caller = thread::spawn(move || {
-                if cancels { lock.lock_with(&token).map(Some) } else { lock.try_lock_for(limit) }
+                if cancels { lock.lock_within(&token) } else { lock.try_lock_for(limit) }
             });
             eventually(LONG, "the node", || rig.site.children(&case).len() == 1);
             if outage == "refused" {

@@ -609,7 +609,7 @@ fn closing_ends_everything_at_once() {
             thread::spawn(move || match which {
                 0 => lock.lock().map(Some),
                 1 => lock.try_lock_for(LONG),
-                _ => lock.lock_with(&zklock::Cancel::new()).map(Some),
+                _ => lock.lock_within(&zklock::Cancel::new()),
             })
         })
         .collect();

@@ -330,7 +330,7 @@ fn s27_the_session_expires_while_waiting() {
     let (tell, bounded) = channel();
     let until = Instant::now() + Duration::from_secs(40);
     let also = lock.clone();
-    let second = waiting(move || tell.send(also.try_lock_until(until).unwrap().expect("in time")));
+    let second = waiting(move || tell.send(also.lock_within(until).unwrap().expect("in time")));
     drop(second);
     wait_for_contenders(&site, "a", 1 + nodes_of(2));
     let session = waiter.session_id();

@@ -224,7 +224,7 @@ fn s18_a_sibling_that_waits_is_no_evidence_and_one_that_holds_is() {
     let guard = DistributedLock::new(&other, &site.base, "a").lock().unwrap();
     let cancel = Cancel::new();
     let (waits, stop) = (lock.clone(), cancel.clone());
-    let sibling = waiting(move || kind(waits.lock_with(&stop)));
+    let sibling = waiting(move || kind(waits.lock_within(&stop)));
     site.wait_for_children("a", 2);
     // In peace a sibling that waits has the list asked for anew, for each call that needs it.
     proxy.reset_counts();
@@ -296,7 +296,7 @@ fn a_holder_knows_how_long_it_is_certain_and_its_loss_ends_what_it_waits_in() {
         let (theirs, token) = (theirs.clone(), token.clone());
         std::thread::spawn(move || {
             tell.send(crate::support::own_task()).unwrap();
-            kind(theirs.lock_with(&token))
+            kind(theirs.lock_within(&token))
         })
     };
     wait_until_asleep(told.recv().unwrap());

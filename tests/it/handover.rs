@@ -230,7 +230,7 @@ fn s06_equal_locks_share_a_node_and_no_others_do() {
     let mut others = Vec::new();
     for (number, lock) in (1..).zip(&unlike) {
         let (lock, cancel) = (lock.clone(), cancel.clone());
-        others.push(thread::spawn(move || kind(lock.lock_with(&cancel))));
+        others.push(thread::spawn(move || kind(lock.lock_within(&cancel))));
         rig.site.wait_for_children("a", 1 + number);
     }
     cancel.cancel();
@@ -511,7 +511,7 @@ fn limits_are_kept(lock: &DistributedLock) {
             "{limit:?}: {took:?}"
         );
         let start = Stopwatch::start();
-        let result = lock.try_lock_until(start.instant() + limit);
+        let result = lock.lock_within(start.instant() + limit);
         let took = start.took();
         assert!(
             got_nothing(result) && took.at_least(limit) && took.within(limit + LATE),
@@ -520,14 +520,14 @@ fn limits_are_kept(lock: &DistributedLock) {
     }
     let cancel = Cancel::new();
     let (theirs, stop) = (lock.clone(), cancel.clone());
-    let waiter = waiting(move || (kind(theirs.lock_with(&stop)), Moment::now()));
+    let waiter = waiting(move || (kind(theirs.lock_within(&stop)), Moment::now()));
     let start = Stopwatch::start();
     cancel.cancel();
     let (kind, end) = waiter.join().unwrap();
     let took = start.took_until(end);
     assert_eq!(kind, ErrorKind::Cancelled);
     assert!(took.within(LATE), "{took:?}");
-    let (error, took) = timed(|| lock.lock_with(&cancel).unwrap_err());
+    let (error, took) = timed(|| lock.lock_within(&cancel).unwrap_err());
     assert!(error.kind() == ErrorKind::Cancelled && took.within(LATE), "{error}: {took:?}");
 }
 
@@ -585,7 +585,7 @@ fn s20_one_who_gives_up_waiting_for_a_sibling_disturbs_no_other() {
     rig.settle();
     let (cancel, line) = (Cancel::new(), Line::new());
     let (theirs, stop) = (lock.clone(), cancel.clone());
-    let first = waiting(move || kind(theirs.lock_with(&stop)));
+    let first = waiting(move || kind(theirs.lock_within(&stop)));
     let theirs = lock.clone();
     let second = waiting(move || theirs.try_lock_for(PROMPTLY).unwrap().is_none());
     line.join(1, &lock);
@@ -640,7 +640,7 @@ fn the_place_is_left_to_the_next(test: &str, wait: fn(&DistributedLock, &Cancel)
 fn s20_who_contends_for_all_and_is_cancelled_leaves_its_place_to_the_next() {
     skip_without_server!();
     the_place_is_left_to_the_next("place-cancel", |lock, cancel| {
-        kind(lock.lock_with(cancel)) == ErrorKind::Cancelled
+        kind(lock.lock_within(cancel)) == ErrorKind::Cancelled
     });
 }
 
@@ -661,7 +661,7 @@ fn s20_who_contends_for_all_and_gives_up_last_leaves_no_node() {
     let cancels = [Cancel::new(), Cancel::new()];
     let leavers = cancels.clone().map(|cancel| {
         let lock = lock.clone();
-        waiting(move || kind(lock.lock_with(&cancel)))
+        waiting(move || kind(lock.lock_within(&cancel)))
     });
     rig.site.wait_for_children("a", 2);
     for (leaver, cancel) in leavers.into_iter().zip(&cancels) {
@@ -764,7 +764,7 @@ fn s22_when_the_client_is_closed_all_who_wait_are_told() {
     type Wait = fn(&DistributedLock) -> zklock::Result<Option<LockGuard>>;
     let waits: [Wait; 3] = [
         |lock| lock.lock().map(Some),
-        |lock| lock.lock_with(&Cancel::new()).map(Some),
+        |lock| lock.lock_within(&Cancel::new()),
         |lock| lock.try_lock_for(SOON),
     ];
     let waiters = waits.map(|wait| {
@@ -1425,7 +1425,7 @@ fn cancelled_after(lock: &DistributedLock, limit: Duration) -> zklock::Result<Op
             thread::sleep(limit);
             cancel.cancel();
         });
-        lock.lock_with(&cancel).map(Some)
+        lock.lock_within(&cancel)
     })
 }
 
@@ -1437,8 +1437,8 @@ fn s20_a_token_that_was_tripped_before_takes_no_kept_lock() {
     drop(lock.lock().unwrap());
     let cancel = Cancel::new();
     cancel.cancel();
-    assert_eq!(kind(lock.lock_with(&cancel)), ErrorKind::Cancelled);
-    drop(lock.lock_with(&Cancel::new()).unwrap());
+    assert_eq!(kind(lock.lock_within(&cancel)), ErrorKind::Cancelled);
+    drop(lock.lock_within(&Cancel::new()).unwrap());
     drop(lock);
     rig.finish();
 }

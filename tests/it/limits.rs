@@ -150,7 +150,7 @@ fn s15_a_wait_for_a_held_lock_ends_on_time() {
         );
         assert_gone(took, limit);
         let start = Stopwatch::start();
-        assert!(lock.try_lock_until(start.instant() + limit).unwrap().is_none());
+        assert!(lock.lock_within(start.instant() + limit).unwrap().is_none());
         let took = start.took();
         assert!(took.at_least(limit) && took.within(limit + LATE), "{limit:?}: {took:?}");
         assert_gone(took, limit);
@@ -296,12 +296,12 @@ fn s19_no_duration_and_no_instant_is_too_short_or_too_long() {
     }
     // Even the shortest limit allows one attempt, which may fail on a busy machine.
     eventually(SOON, "a free lock", || lock.try_lock_for(Duration::ZERO).unwrap().is_some());
-    eventually(SOON, "a free lock", || lock.try_lock_until(past).unwrap().is_some());
+    eventually(SOON, "a free lock", || lock.lock_within(past).unwrap().is_some());
     let guard = lock.lock().unwrap();
     assert!(got_nothing(lock.try_lock_for(Duration::ZERO)));
     assert!(got_nothing(lock.try_lock_for(Duration::from_nanos(1))));
-    assert!(lock.try_lock_until(past).unwrap().is_none());
-    assert!(lock.try_lock_until(now).unwrap().is_none());
+    assert!(lock.lock_within(past).unwrap().is_none());
+    assert!(lock.lock_within(now).unwrap().is_none());
     released_to_a_waiter(&site, &lock, guard, Duration::MAX);
     drop(lock);
     site.finish([zk]);
@@ -317,7 +317,7 @@ fn s20_a_cancelled_waiter_leaves_no_node_and_the_next_one_proceeds_on_time() {
     let cancel = Cancel::new();
     thread::scope(|scope| {
         let leaves = scope.spawn(|| {
-            let error = lock.lock_with(&cancel).unwrap_err();
+            let error = lock.lock_within(&cancel).unwrap_err();
             (error, Moment::now())
         });
         eventually(SOON, "the waiter", || site.children("a").len() == 2);
@@ -349,18 +349,18 @@ fn s21_a_cancel_before_or_after_touches_no_other_acquisition() {
     cancel.clone().cancel();
     assert!(cancel.is_cancelled());
     for _ in 0..2 {
-        assert_eq!(kind(lock.lock_with(&cancel)), ErrorKind::Cancelled);
+        assert_eq!(kind(lock.lock_within(&cancel)), ErrorKind::Cancelled);
     }
     assert_eq!(rig.proxy.count(opcode::CREATE), 0, "it fails before the first request");
     assert_eq!(rig.contenders(), 0);
     drop(lock.lock().unwrap());
 
     let cancel = Cancel::new();
-    let guard = lock.lock_with(&cancel).unwrap();
+    let guard = lock.lock_within(&cancel).unwrap().unwrap();
     cancel.cancel();
     guard.ensure_held().unwrap();
     guard.unlock().unwrap();
-    drop(lock.lock_with(&Cancel::new()).unwrap());
+    drop(lock.lock_within(&Cancel::new()).unwrap());
     drop(lock.try_lock().unwrap().expect("free"));
     drop(lock);
     rig.finish();
@@ -372,9 +372,9 @@ fn close_while_waiting(rig: &Rig, hurt: impl FnOnce()) -> [(ErrorKind, Took); 4]
     let cancel = Cancel::new();
     let waits: [&(dyn Fn() -> Result<Option<LockGuard>> + Sync); 4] = [
         &|| lock.lock().map(Some),
-        &|| lock.lock_with(&cancel).map(Some),
+        &|| lock.lock_within(&cancel),
         &|| lock.try_lock_for(SOON),
-        &|| lock.try_lock_until(Instant::now() + SOON),
+        &|| lock.lock_within(Instant::now() + SOON),
     ];
     thread::scope(|scope| {
         let (tell, tasks) = mpsc::channel();
@@ -460,11 +460,11 @@ fn s22_once_closed_every_call_says_so() {
         kind(guard.ensure_held()),
         kind(guard.unlock()),
         kind(lock.lock()),
-        kind(lock.lock_with(&Cancel::new())),
+        kind(lock.lock_within(&Cancel::new())),
         kind(lock.try_lock()),
         kind(lock.try_lock_for(Duration::ZERO)),
         kind(lock.try_lock_for(Duration::from_secs(1))),
-        kind(lock.try_lock_until(Instant::now())),
+        kind(lock.lock_within(Instant::now())),
         kind(lock.contenders()),
     ];
     assert_eq!(kinds, [ErrorKind::Closed; 9]);
@@ -502,7 +502,7 @@ fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
             assert!(took.within(limit + LATE), "{}: {limit:?} took {took:?}", fault.name);
         }
         let past = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
-        let (result, took) = timed(|| lock.try_lock_until(past));
+        let (result, took) = timed(|| lock.lock_within(past));
         assert!(got_nothing(result), "{}: in the past", fault.name);
         assert!(took.within(LATE), "{}: in the past took {took:?}", fault.name);
         // A free lock may be acquired or not.
@@ -672,7 +672,7 @@ fn a_cancel_ends_a_wait_in(rig: &Rig, fault: &Fault) {
     let lock = rig.lock();
     let cancels = [Cancel::new(), Cancel::new()];
     let begun = Barrier::new(2);
-    let wait = |cancel: &Cancel| (kind(lock.lock_with(cancel)), Moment::now());
+    let wait = |cancel: &Cancel| (kind(lock.lock_within(cancel)), Moment::now());
     thread::scope(|scope| {
         let early = scope.spawn(|| wait(&cancels[0]));
         rig.wait_for_contenders(2);
@@ -791,7 +791,7 @@ fn lock_through_an_outage(test: &str, timeout: Duration, state: SessionState) {
         let cancel = Cancel::new();
         thread::scope(|scope| {
             let plain = scope.spawn(|| drop(lock.lock().unwrap()));
-            let cancellable = scope.spawn(|| drop(lock.lock_with(&cancel).unwrap()));
+            let cancellable = scope.spawn(|| drop(lock.lock_within(&cancel).unwrap()));
             assert!(is_unanswered(lock.try_lock_for(Duration::from_millis(50))));
             assert!(!plain.is_finished() && !cancellable.is_finished());
             heal(&rig);

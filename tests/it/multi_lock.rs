@@ -44,7 +44,7 @@ fn s05_n_locks_need_n_drops() {
         proxy.reset_counts();
         guards.push(lock.try_lock().unwrap());
         guards.push(lock.try_lock_for(BRIEF).unwrap());
-        guards.push(Some(lock.lock_with(&Cancel::new()).unwrap()));
+        guards.push(lock.lock_within(&Cancel::new()).unwrap());
         // The request that watches the first guard's node may still arrive.
         let is_watch = |seen: &Seen| seen.opcode == opcode::GET_DATA;
         let asked: Vec<_> = proxy.requests().into_iter().filter(|seen| !is_watch(seen)).collect();
@@ -248,17 +248,17 @@ fn s64_when_one_fails_those_before_are_released_and_those_behind_are_not_tried()
     check("try_lock", true);
     assert!(got_nothing(all.try_lock_for(Duration::from_secs(1))));
     check("try_lock_for", false);
-    assert!(all.try_lock_until(Instant::now() + Duration::from_secs(1)).unwrap().is_none());
-    check("try_lock_until", false);
+    assert!(all.lock_within(Instant::now() + Duration::from_secs(1)).unwrap().is_none());
+    check("lock_within", false);
     let cancel = Cancel::new();
     thread::scope(|scope| {
         scope.spawn(|| {
             site.wait_for_children("c", 2);
             cancel.cancel();
         });
-        assert_eq!(kind(all.lock_with(&cancel)), ErrorKind::Cancelled);
+        assert_eq!(kind(all.lock_within(&cancel)), ErrorKind::Cancelled);
     });
-    check("lock_with", true);
+    check("lock_within", true);
     holder.unlock().unwrap();
     let guard = all.lock().unwrap();
     let taken: Vec<String> = guard.fencing_tokens().iter().map(|one| one.0.to_owned()).collect();

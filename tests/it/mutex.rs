@@ -138,7 +138,7 @@ fn s04_a_thread_that_locks_twice_waits_for_itself() {
             wait_for_contenders(&site, "a", nodes_of(2));
             cancel.cancel();
         });
-        assert_eq!(kind(lock.lock_with(&cancel)), ErrorKind::Cancelled);
+        assert_eq!(kind(lock.lock_within(&cancel)), ErrorKind::Cancelled);
     });
     assert!(guard.is_held());
     drop(guard);
@@ -264,7 +264,7 @@ fn s10_when_a_middle_waiter_leaves_only_the_next_one_wakes_and_watches_the_right
             assert!(proxies[number].wait_for_requests(opcode::GET_DATA, watches, SOON), "no watch");
         };
         (0..2).for_each(wait);
-        let middle = scope.spawn(|| kind(lock.lock_with(&leaves)));
+        let middle = scope.spawn(|| kind(lock.lock_within(&leaves)));
         wait_for_contenders(&site, "a", 4);
         (2..4).for_each(wait);
         let paths: Vec<_> =
@@ -366,7 +366,7 @@ fn under_a_chroot(test: &str, exists: bool) {
 
     let cancel = Cancel::new();
     let theirs = lock.clone();
-    let waiter = waiting(move || theirs.lock_with(&cancel).unwrap());
+    let waiter = waiting(move || theirs.lock_within(&cancel).unwrap().unwrap());
     eventually(SOON, "the waiter", || lock.contenders().unwrap().len() == nodes_of(2));
     drop(guard);
     let guard = waiter.join().unwrap();
@@ -405,10 +405,10 @@ fn s13_children_that_do_not_contend_are_ignored() {
     assert_eq!(names(&lock.contenders().unwrap()), [last(guard.path())]);
     let cancel = Cancel::new();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock.lock_with(&cancel));
+        let waiter = scope.spawn(|| lock.lock_within(&cancel));
         wait_for_contenders(&site, "a", strangers.len() + 3);
         drop(guard);
-        waiter.join().unwrap().unwrap().unlock().unwrap();
+        waiter.join().unwrap().unwrap().unwrap().unlock().unwrap();
     });
     assert_eq!(site.children("a").len(), strangers.len() + 1);
     raw.close().unwrap();
@@ -744,10 +744,10 @@ fn bad_names_are_refused_before_anything_is_asked() {
         let cancel = Cancel::new();
         let kinds = [
             kind(lock.lock()),
-            kind(lock.lock_with(&cancel)),
+            kind(lock.lock_within(&cancel)),
             kind(lock.try_lock()),
             kind(lock.try_lock_for(Duration::from_secs(1))),
-            kind(lock.try_lock_until(std::time::Instant::now())),
+            kind(lock.lock_within(std::time::Instant::now())),
             kind(lock.contenders()),
         ];
         assert_eq!(kinds, [ErrorKind::InvalidName; 6], "{base:?} {name:?}");

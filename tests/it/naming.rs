@@ -137,7 +137,7 @@ fn s36_a_create_whose_reply_is_lost_is_adopted_under_every_name() {
             let calls: [(&str, &dyn Fn() -> zklock::Result<()>); 4] = [
                 ("a", &|| lock.lock()?.unlock()),
                 ("b", &|| writing.write()?.unlock()),
-                ("b", &|| reading.read_with(&Cancel::new())?.unlock()),
+                ("b", &|| reading.read_within(&Cancel::new())?.unwrap().unlock()),
                 ("c", &|| permits.acquire_many(2)?.release()),
             ];
             for (at, (name, call)) in calls.into_iter().enumerate() {

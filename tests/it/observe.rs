@@ -153,7 +153,7 @@ fn all_who_read_and_all_who_have_permits_are_seen() {
     assert_eq!(next(&mut observer), [one.path(), two.path()]);
     let cancel = Cancel::new();
     thread::scope(|scope| {
-        let writer = scope.spawn(|| shared[0].write_with(&cancel).unwrap());
+        let writer = scope.spawn(|| shared[0].write_within(&cancel).unwrap().unwrap());
         site.wait_for_children("a", 3);
         assert_unchanged(&mut observer);
         let late = scope.spawn(|| shared[0].read().unwrap());

@@ -72,7 +72,7 @@ fn s47_a_writer_excludes_all() {
         assert!(lock.try_read().unwrap().is_none());
         assert!(lock.try_write().unwrap().is_none());
         assert!(got_nothing(lock.try_read_for(BRIEF)));
-        assert!(lock.try_write_until(Instant::now() + BRIEF).unwrap().is_none());
+        assert!(lock.write_within(Instant::now() + BRIEF).unwrap().is_none());
         site.wait_for_only("a", writer.path());
     }
     thread::scope(|scope| {
@@ -339,9 +339,9 @@ fn s52_a_reader_cannot_become_the_writer() {
             site.wait_for_children("a", 2);
             cancel.cancel();
         });
-        assert_eq!(kind(lock.write_with(&cancel)), ErrorKind::Cancelled);
+        assert_eq!(kind(lock.write_within(&cancel)), ErrorKind::Cancelled);
     });
-    assert_eq!(kind(lock.read_with(&cancel)), ErrorKind::Cancelled);
+    assert_eq!(kind(lock.read_within(&cancel)), ErrorKind::Cancelled);
     assert!(reader.is_held());
     site.wait_for_children("a", 1);
     drop((reader, lock));

@@ -77,7 +77,7 @@ fn s44_a_spent_number_is_never_granted_however_asked_for() {
             fails_as_exhausted(lock.lock());
             fails_as_exhausted(lock.try_lock());
             fails_as_exhausted(lock.try_lock_for(LONG));
-            fails_as_exhausted(lock.lock_with(&Cancel::new()));
+            fails_as_exhausted(lock.lock_within(&Cancel::new()));
             assert_eq!(site.children("a"), ["foreign"]);
         }
         site.raw().delete(&format!("{node}/foreign")).unwrap();

@@ -13,7 +13,7 @@ use super::until;
 use crate::contend::handover_policy::HandOver;
 use crate::contend::hold_end::HoldEnd;
 use crate::error::ErrorKind;
-use crate::recipes::mutex::{DistributedLock};
+use crate::recipes::mutex::DistributedLock;
 use crate::rt::shuttled::one_in;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
@@ -74,7 +74,7 @@ fn who_gives_up_leaves_his_place_to_the_next() {
                 0 => Some(lock.lock().unwrap()),
                 1 => if_answered(lock.try_lock_for(Duration::from_millis(1))),
                 2 => if_answered(lock.try_lock()),
-                _ => match lock.lock_with(&token) {
+                _ => match lock.lock_within(&token) {
                     Ok(guard) => Some(guard),
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Cancelled);

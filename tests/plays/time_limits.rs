@@ -47,14 +47,14 @@ fn story() -> Result<bool> {
 
     // One deadline for several calls.
     let end = Instant::now() + limit;
-    let (first, second) = (lock.try_lock_until(end)?, lock.try_lock_until(end)?);
-    checks.that("try_lock_until(an instant), twice, gives None", first.or(second).is_none());
+    let (first, second) = (lock.lock_within(end)?, lock.lock_within(end)?);
+    checks.that("lock_within(an instant), twice, gives None", first.or(second).is_none());
     let late = end.elapsed();
     checks.that(format!("the second returned {late:.0?} after that instant"), late < limit);
 
     let cancel = Cancel::new();
     thread::scope(|scope| -> Result<()> {
-        let waiting = scope.spawn(|| lock.lock_with(&cancel));
+        let waiting = scope.spawn(|| lock.lock_within(&cancel));
         while lock.contenders()?.len() < 2 {
             thread::sleep(Duration::from_millis(10));
         }
@@ -66,7 +66,7 @@ fn story() -> Result<bool> {
         cancel.cancel();
         let outcome = waiting.join().map_err(|_| "the waiting thread panicked")?;
         let cancelled = matches!(&outcome, Err(error) if error.kind() == ErrorKind::Cancelled);
-        checks.that("lock_with(&cancel) ends with Cancelled when cancelled", cancelled);
+        checks.that("lock_within(&cancel) ends with Cancelled when cancelled", cancelled);
         Ok(())
     })?;
     checks.that("the cancelled waiter is no longer a contender", lock.contenders()?.len() == 1);

@@ -283,7 +283,7 @@ impl Verdict {
             if let Some((limit, done)) = attempt.limit.zip(attempt.done) {
                 // One for the node that was waiting, and one for those that held already.
                 let partings = 1 + u64::from(attempt.lock.contains('+'));
-                let parting = if attempt.how == "lock_with" { PARTING * partings } else { 0 };
+                let parting = if attempt.how == "lock_within" { PARTING * partings } else { 0 };
                 let span = (attempt.want, done);
                 self.limit(run, attempt.who, &attempt.how, (limit, parting), span);
             }

@@ -41,7 +41,7 @@ const WORKER_0: &str = "\
 
 const WORKER_1: &str = "\
 0 1.0.99 begin 18
-105 1.0.0 want a lock_with 1000000000
+105 1.0.0 want a lock_within 1000000000
 156 1.0.0 got T2 b1 /a/two
 160 1.0.0 held 159
 170 1.0.0 wrote 169 accepted

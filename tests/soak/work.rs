@@ -141,25 +141,25 @@ impl Work {
             Work::Mutex(lock) => Ok(match how {
                 How::Lock => Some(lock.lock()?),
                 How::TryFor(limit) => lock.try_lock_for(*limit)?,
-                How::TryUntil(limit) => lock.try_lock_until(end(limit))?,
+                How::TryUntil(limit) => lock.lock_within(end(limit))?,
                 How::TryNow => lock.try_lock()?,
-                How::With(cancel) => Some(lock.lock_with(cancel)?),
+                How::With(cancel) => lock.lock_within(cancel)?,
             }
             .map(Guard::Mutex)),
             Work::Read(lock) => Ok(match how {
                 How::Lock => Some(lock.read()?),
                 How::TryFor(limit) => lock.try_read_for(*limit)?,
-                How::TryUntil(limit) => lock.try_read_until(end(limit))?,
+                How::TryUntil(limit) => lock.read_within(end(limit))?,
                 How::TryNow => lock.try_read()?,
-                How::With(cancel) => Some(lock.read_with(cancel)?),
+                How::With(cancel) => lock.read_within(cancel)?,
             }
             .map(Guard::Read)),
             Work::Write(lock) => Ok(match how {
                 How::Lock => Some(lock.write()?),
                 How::TryFor(limit) => lock.try_write_for(*limit)?,
-                How::TryUntil(limit) => lock.try_write_until(end(limit))?,
+                How::TryUntil(limit) => lock.write_within(end(limit))?,
                 How::TryNow => lock.try_write()?,
-                How::With(cancel) => Some(lock.write_with(cancel)?),
+                How::With(cancel) => lock.write_within(cancel)?,
             }
             .map(Guard::Write)),
             Work::Permits(lock, many) => Ok(match how {
@@ -173,9 +173,9 @@ impl Work {
             Work::Several(lock) => Ok(match how {
                 How::Lock => Some(lock.lock()?),
                 How::TryFor(limit) => lock.try_lock_for(*limit)?,
-                How::TryUntil(limit) => lock.try_lock_until(end(limit))?,
+                How::TryUntil(limit) => lock.lock_within(end(limit))?,
                 How::TryNow => lock.try_lock()?,
-                How::With(cancel) => Some(lock.lock_with(cancel)?),
+                How::With(cancel) => lock.lock_within(cancel)?,
             }
             .map(Guard::Several)),
             Work::Lead(election) => Ok(match how {

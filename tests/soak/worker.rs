@@ -271,9 +271,9 @@ impl Hand {
         let (word, limit, how) = match choice {
             0..60 => ("lock", None, How::Lock),
             60..75 => ("try_lock_for", Some(limit), How::TryFor(limit)),
-            75..82 => ("try_lock_until", Some(limit), How::TryUntil(limit)),
+            75..82 => ("lock_within", Some(limit), How::TryUntil(limit)),
             82..90 => ("try_lock", Some(CONNECT), How::TryNow),
-            _ => ("lock_with", Some(limit), How::With(Cancel::new())),
+            _ => ("lock_within", Some(limit), How::With(Cancel::new())),
         };
         let until = limit.map_or("-".to_owned(), |limit| nanos(limit).to_string());
         self.note(format_args!("want {name} {word} {until} {}", work.share()));

@@ -139,17 +139,17 @@ impl Locks {
             (Locks::ReadWrite(lock), Wanted::Writing) => Ok(match patience {
                 Forever => Some(lock.write()?),
                 For(limit) => lock.try_write_for(limit)?,
-                Until(end) => lock.try_write_until(end)?,
+                Until(end) => lock.write_within(end)?,
                 Now => lock.try_write()?,
-                Unless(cancel) => Some(lock.write_with(cancel)?),
+                Unless(cancel) => lock.write_within(cancel)?,
             }
             .map(Guard::Write)),
             (Locks::ReadWrite(lock), _) => Ok(match patience {
                 Forever => Some(lock.read()?),
                 For(limit) => lock.try_read_for(limit)?,
-                Until(end) => lock.try_read_until(end)?,
+                Until(end) => lock.read_within(end)?,
                 Now => lock.try_read()?,
-                Unless(cancel) => Some(lock.read_with(cancel)?),
+                Unless(cancel) => lock.read_within(cancel)?,
             }
             .map(Guard::Read)),
             (Locks::Semaphore(lock), wanted) => {
@@ -166,9 +166,9 @@ impl Locks {
             (_, Wanted::Several(lock, _)) => Ok(match patience {
                 Forever => Some(lock.lock()?),
                 For(limit) => lock.try_lock_for(limit)?,
-                Until(end) => lock.try_lock_until(end)?,
+                Until(end) => lock.lock_within(end)?,
                 Now => lock.try_lock()?,
-                Unless(cancel) => Some(lock.lock_with(cancel)?),
+                Unless(cancel) => lock.lock_within(cancel)?,
             }
             .map(Guard::Several)),
             (Locks::Mutex(_) | Locks::Several(..), _) => {
@@ -176,9 +176,9 @@ impl Locks {
                 Ok(match patience {
                     Forever => Some(lock.lock()?),
                     For(limit) => lock.try_lock_for(limit)?,
-                    Until(end) => lock.try_lock_until(end)?,
+                    Until(end) => lock.lock_within(end)?,
                     Now => lock.try_lock()?,
-                    Unless(cancel) => Some(lock.lock_with(cancel)?),
+                    Unless(cancel) => lock.lock_within(cancel)?,
                 }
                 .map(Guard::Mutex))
             }
