@@ -36,7 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         other => return Err(format!("not refused: {other:?}").into()),
     }
     next.transaction().write(state.path(), "done").commit()?;
-    let now = state.read_latest()?.ok_or("the state is gone")?;
+    zk.sync()?; // a server may lag behind
+    let now = state.read()?.ok_or("the state is gone")?;
     println!("{}", String::from_utf8_lossy(now.data()));
     Ok(())
 }

@@ -35,6 +35,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     guard.unlock()?; // as dropping it does, but an error says that the lock was lost before
-    println!("unlocked; contenders now: {}", lock.latest_contenders()?.len());
+    println!("unlocked; contenders now: {}", lock.contenders()?.len());
     Ok(())
 }

@@ -318,7 +318,7 @@ pub use recipes::two_phase_commit::TwoPhaseCommit;
 pub use recipes::znode::Znode;
 pub use session::cancel::Cancel;
 pub use session::client::{Client, ClientBuilder, ClientStats, StateSubscription};
-pub use session::observed_changes::{Change, Changes};
+pub use session::observed_changes::Changes;
 pub use session::retry_limits::Retry;
 pub use session::status::SessionState;
 pub use session::wait_limit::Wait;
@@ -409,7 +409,6 @@ const _: () = {
     shared::<(Znode, znode::CreateMode, znode::CreateOptions)>();
     shared::<(znode::ZnodeStat, znode::StepResult)>();
     shared::<(Once, once::OnceMark, once::OnceOutcome<()>)>();
-    shared::<Change<()>>();
     sent::<(Changes<Vec<Contender>>, Transaction<'_>)>();
     #[cfg(feature = "testing-local")]
     shared::<(testing::ZooKeeperServer, testing::ZooKeeperServerBuilder)>();

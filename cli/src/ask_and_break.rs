@@ -15,8 +15,7 @@ use crate::words::{Ages, held_by, lasting, node, number, visible, who};
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
     let lock = lock_at(global, &lock)?;
-    let asked: Vec<Contender> =
-        lock.latest_contenders()?.into_iter().filter(|one| one.holds).collect();
+    let asked: Vec<Contender> = lock.contenders()?.into_iter().filter(|one| one.holds).collect();
     let mut count = 0;
     for holder in &asked {
         count += usize::from(lock.request_release_of(holder)?);
@@ -44,7 +43,7 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
 pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failure> {
     let place = global.path(&options.lock)?;
     let lock = lock_at(global, &place)?;
-    let all = lock.latest_contenders()?;
+    let all = lock.contenders()?;
     let is_meant = |one: &&Contender| match (&options.session, &options.node) {
         (Some(id), _) => one.session.is_some_and(|session| session.to_string() == *id),
         (None, Some(name)) => [&one.path, node(one), &number(one)].contains(&name.as_str()),

@@ -152,7 +152,7 @@ impl Cron {
     }
 
     fn contenders(&self) -> Vec<Contender> {
-        DistributedLock::new(&self.zk, "/locks", "nightly").latest_contenders().unwrap()
+        DistributedLock::new(&self.zk, "/locks", "nightly").contenders().unwrap()
     }
 
     fn marks(&self) -> Vec<OnceMark> {

@@ -150,7 +150,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn start_second(host: &Host, zk: &Client) {
     host.systemctl(&["start", "--no-block", "scheduler"]);
     let lock = DistributedLock::new(zk, "/locks", "scheduler");
-    until("two contenders", || lock.latest_contenders().unwrap().len() == 2);
+    until("two contenders", || lock.contenders().unwrap().len() == 2);
     host.show();
     let unit = host.unit();
     assert_eq!(unit["ActiveState"], "activating");

@@ -165,11 +165,11 @@ pub(crate) fn created_at(stat: &Stat) -> Option<SystemTime> {
 
 /// The contenders of a lock node, in grant order. Those that vanish meanwhile are left out. With
 /// `synced`, the client's server has caught up with the leader first.
-pub(crate) fn contenders(client: &Client, node: &str, synced: bool) -> Result<Vec<Contender>> {
+pub(crate) fn contenders(client: &Client, node: &str) -> Result<Vec<Contender>> {
     let whole = client.core().whole(node);
     let purpose = Purpose::to_read("list the contenders", "READ on the lock node");
     purpose.ask(client.core(), node, |session| {
-        catch_up(session, synced)?;
+        session.sync()?;
         list(session, &whole, node)
     })
 }
@@ -206,17 +206,13 @@ fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Co
 }
 
 /// The first of the contenders; the others are not read.
-pub(crate) fn first(client: &Client, node: &str, synced: bool) -> Result<Option<Contender>> {
+pub(crate) fn first(client: &Client, node: &str) -> Result<Option<Contender>> {
     let whole = client.core().whole(node);
     let purpose = Purpose::to_read("look for the first contender", "READ on the lock node");
     purpose.ask(client.core(), node, |session| {
-        catch_up(session, synced)?;
+        session.sync()?;
         look_for_first(session, &whole, node)
     })
-}
-
-fn catch_up(session: &Session, synced: bool) -> Answer<()> {
-    if synced { session.sync() } else { Ok(()) }
 }
 
 fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<Contender>> {

@@ -116,13 +116,13 @@ impl LockConfig {
 
     // ----- observing and requests to release
 
-    pub(crate) fn contenders(&self, synced: bool) -> Result<Vec<Contender>> {
-        list_contenders::contenders(&self.client, self.node()?, synced)
+    pub(crate) fn contenders(&self) -> Result<Vec<Contender>> {
+        list_contenders::contenders(&self.client, self.node()?)
     }
 
     /// Returns the first contender.
-    pub(crate) fn first_contender(&self, synced: bool) -> Result<Option<Contender>> {
-        list_contenders::first(&self.client, self.node()?, synced)
+    pub(crate) fn first_contender(&self) -> Result<Option<Contender>> {
+        list_contenders::first(&self.client, self.node()?)
     }
 
     pub(crate) fn observe(&self, form: Form) -> Changes<Vec<Contender>> {
@@ -229,11 +229,11 @@ macro_rules! looking_on {
             /// Lists the holders and the waiting contenders, in the order in which they are
             /// granted: holders come first.
             ///
+            /// Everything that happened before this call is in the list: it asks the ensemble's leader first.
             /// For people and logs: the list may be out of date when it is returned, so do not base
-            /// decisions on it. It comes from this client's server, which may lag behind the
-            /// others.
+            /// decisions on it.
             ///
-            /// Takes one request, and one more for each contender.
+            /// Takes two requests, and one more for each contender.
             ///
             /// # Errors
             ///
@@ -241,19 +241,7 @@ macro_rules! looking_on {
             /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
             /// [end every wait](crate::guide#what-ends-every-wait).
             pub fn contenders(&self) -> Result<Vec<Contender>> {
-                self.config.contenders(false)
-            }
-
-            /// Lists the contenders as the ensemble's leader knows them: everything that happened
-            /// before this call is in it.
-            ///
-            /// It asks the ensemble's leader first, which takes one more request.
-            ///
-            /// # Errors
-            ///
-            /// As [`contenders`](Self::contenders).
-            pub fn latest_contenders(&self) -> Result<Vec<Contender>> {
-                self.config.contenders(true)
+                self.config.contenders()
             }
 
             /// Observes who holds: first the present holders, in the order of their numbers, then

@@ -335,7 +335,7 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// As for [`Znode::read_latest`].
+    /// As for [`Znode::read`].
     pub fn mark(&self, key: impl AsRef<str>) -> Result<Option<OnceMark>> {
         let key = key.as_ref();
         let place = NodeConfig::at(self.target.client.clone(), &self.inside("done", key)?);
@@ -350,7 +350,7 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// As for [`Znode::read_latest`].
+    /// As for [`Znode::read`].
     pub fn marks(&self) -> Result<Vec<OnceMark>> {
         let place = NodeConfig::at(self.target.client.clone(), &self.below("done")?);
         place.ask(LIST, |session, node| {
@@ -448,7 +448,7 @@ impl Once {
                 return Ok(OnceOutcome::Done(Turn { guard, mark, marks, call }));
             }
             // A node that this call's own attempt left behind is no other holder.
-            match first(client, &lock_node, true)? {
+            match first(client, &lock_node)? {
                 Some(holder) if holder.data != label.as_bytes() => {
                     return Ok(OnceOutcome::Busy(holder));
                 }

@@ -37,7 +37,7 @@ impl SharedCounter {
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) if the node's data is not a number of eight
     /// bytes; otherwise as [`SharedValue::latest`].
     pub fn get(&self) -> Result<i64> {
-        self.number(self.value().latest()?.as_ref().map(Versioned::data))
+        self.number(self.value().get()?.as_ref().map(Versioned::data))
     }
 
     /// Sets the number, whatever it was, and returns the version of its node.

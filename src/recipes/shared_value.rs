@@ -50,11 +50,9 @@ impl SharedValue {
         SharedValue { target: target.clone() }
     }
 
-    /// Reads the value as this client's server knows it; `None` if it was never set.
+    /// Reads the value, including what any client has set before this call; `None` if it was never set.
     ///
-    /// That server may lag behind the others, usually by milliseconds, as with all reads from
-    /// ZooKeeper: use [`latest`](SharedValue::latest) to see what others have set before. The
-    /// answer includes what this client itself has set in this session.
+    /// Asks the ensemble's leader first, so takes two round trips.
     ///
     /// # Errors
     ///
@@ -63,18 +61,7 @@ impl SharedValue {
     /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what
     /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn get(&self) -> Result<Option<Versioned>> {
-        self.znode().read()
-    }
-
-    /// Reads the value, including what any client has set before this call, in two round trips.
-    ///
-    /// Asks the ensemble's leader first.
-    ///
-    /// # Errors
-    ///
-    /// As [`get`](SharedValue::get).
-    pub fn latest(&self) -> Result<Option<Versioned>> {
-        self.znode().read_latest()
+        self.znode().read_synced()
     }
 
     /// Sets the value, whatever it was, and returns its version; creates the node and its missing
@@ -172,7 +159,7 @@ impl SharedValue {
         mut new: impl FnMut(Option<&[u8]>) -> Result<Option<D>, E>,
     ) -> Result<Option<Version>, E> {
         loop {
-            let old = self.latest()?;
+            let old = self.get()?;
             let Some(data) = new(old.as_ref().map(Versioned::data))? else { return Ok(None) };
             let set = match old {
                 Some(old) => self.compare_and_set(old.version(), data)?,

@@ -73,7 +73,24 @@ impl Client {
     pub fn znode(&self, path: impl AsRef<str>) -> Znode {
         Znode { target: NodeConfig::at(self.clone(), path.as_ref()) }
     }
+
+    /// Waits until what this client reads from now on includes everything that any client has done before this
+    /// call.
+    ///
+    /// The server that a client is connected to may lag behind the others, usually by milliseconds. Before
+    /// reads of a [`Znode`] this matters; the recipes ask the ensemble's leader by themselves where it does.
+    ///
+    /// # Errors
+    ///
+    /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
+    /// [end every wait](crate::guide#what-ends-every-wait).
+    pub fn sync(&self) -> Result<()> {
+        SYNC.ask(self.core(), "/", |session| session.sync())
+    }
 }
+
+const SYNC: Purpose = Purpose::to_read("catch up with the ensemble's leader", "nothing");
 
 const READ: Purpose = Purpose::to_read("read the node", "READ on it");
 const STAT: Purpose = Purpose::to_read("read the node's stat", "READ on it");
@@ -100,7 +117,7 @@ impl Znode {
     ///
     /// The answer comes from this client's server, which may lag behind the others, usually by
     /// milliseconds. It includes everything that this client has written in this session or has
-    /// already seen. [`read_latest`](Znode::read_latest) includes every client's earlier writes.
+    /// already seen; after [`Client::sync`](crate::Client::sync), every client's earlier writes, too.
     ///
     /// # Errors
     ///
@@ -109,14 +126,8 @@ impl Znode {
         self.target.ask(READ, read)
     }
 
-    /// Reads the node's data, including every client's earlier writes, in two round trips.
-    ///
-    /// Asks the ensemble's leader first.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Znode`].
-    pub fn read_latest(&self) -> Result<Option<Versioned>> {
+    /// Reads the node's data, including every client's earlier writes.
+    pub(crate) fn read_synced(&self) -> Result<Option<Versioned>> {
         self.target.ask(READ, |session, node| {
             session.sync()?;
             read(session, node)

@@ -28,14 +28,14 @@ type Look<T> = Box<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use zklock::{Change, Client, DistributedLock};
+/// use zklock::{Client, DistributedLock};
 ///
 /// let zk = Client::connect("zk1:2181,zk2:2181")?;
 /// let mut holders = DistributedLock::new(&zk, "/locks", "nightly").observe();
 /// println!("now {:?}", holders.latest()?);
 /// match holders.next_within(Duration::from_secs(60))? {
-///     Change::To(holders) => println!("then {holders:?}"),
-///     Change::NotInTime => println!("still the same"),
+///     Some(holders) => println!("then {holders:?}"),
+///     None => println!("still the same"),
 /// }
 /// # Ok::<(), zklock::Error>(())
 /// ```
@@ -54,27 +54,6 @@ pub struct Changes<T> {
     /// What was returned last.
     told: Option<T>,
     over: bool,
-}
-
-/// A new state, or none in time: the result of [`Changes::next_within`].
-///
-/// There is no third case, so a `match` needs no other arm.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change<T> {
-    /// The new state.
-    To(T),
-    /// Nothing has changed in time.
-    NotInTime,
-}
-
-impl<T> Change<T> {
-    /// Returns the new state, if there is one.
-    pub fn changed(self) -> Option<T> {
-        match self {
-            Change::To(state) => Some(state),
-            Change::NotInTime => None,
-        }
-    }
 }
 
 impl<T: Clone + Send + 'static> Changes<T> {
@@ -100,7 +79,8 @@ impl<T: Clone + Send + 'static> Changes<T> {
         }
     }
 
-    /// Waits for another state than at the last call, at most `wait`, and returns it.
+    /// Waits for another state than at the last call, at most `wait`, and returns it; `None` if nothing has
+    /// changed in time.
     ///
     /// The first call returns the state at once. A request that is under way may take up to 50 ms
     /// more.
@@ -112,8 +92,8 @@ impl<T: Clone + Send + 'static> Changes<T> {
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ,
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed), [`Closed`](crate::ErrorKind::Closed),
     /// [`System`](crate::ErrorKind::System), [`Server`](crate::ErrorKind::Server).
-    pub fn next_within(&mut self, wait: impl Into<Wait>) -> Result<Change<T>> {
-        Ok(self.next_by(&wait.into(), true)?.map_or(Change::NotInTime, Change::To))
+    pub fn next_within(&mut self, wait: impl Into<Wait>) -> Result<Option<T>> {
+        self.next_by(&wait.into(), true)
     }
 
     /// Returns the state, as far as the connected server knows.

@@ -57,7 +57,7 @@ pub(crate) fn perform(clients: &[Client], recipe: &str, path: &str, count: usize
             for own in 0..count {
                 members.push(groups[own % groups.len()].join(format!("member-{own}"), "")?);
             }
-            assert_eq!(groups[0].latest_members()?.len(), count);
+            assert_eq!(groups[0].members()?.len(), count);
             let time = begin.elapsed();
             for member in members {
                 member.leave()?;

@@ -129,7 +129,7 @@ fn s70_a_lock_node_that_cannot_be_made_is_an_error_that_says_so() {
     assert_refused("acquire", permits.acquire(), &node, "CREATE");
     // A lock node that does not exist has no contenders.
     assert_eq!(shared.contenders().unwrap(), []);
-    assert_eq!(shared.observe().next_within(SOON).unwrap().changed(), Some(Vec::new()));
+    assert_eq!(shared.observe().next_within(SOON).unwrap(), Some(Vec::new()));
     assert_eq!(permits.request_release().unwrap(), 0);
     raw.close().unwrap();
     drop((shared, permits));
@@ -320,7 +320,7 @@ fn a_contender_of_which_nothing_is_shown_is_listed_and_observed() {
     assert!(lock.try_lock().unwrap().is_none());
     let contenders = lock.contenders().unwrap();
     let mut observer = lock.observe();
-    let seen = observer.next_within(SOON).unwrap().changed().expect("the holder");
+    let seen = observer.next_within(SOON).unwrap().expect("the holder");
     let election = LeaderElection::new(&zk, &site.base, "a");
     let leader = election.leader().unwrap().expect("the leader");
     for one in contenders.iter().chain(&seen) {
@@ -330,7 +330,7 @@ fn a_contender_of_which_nothing_is_shown_is_listed_and_observed() {
     assert_eq!((contenders.len(), seen.len()), (1, 1));
     assert_eq!((&*leader.path, leader.session), (&*theirs, None));
     raw.delete(&theirs).unwrap();
-    assert_eq!(observer.next_within(SOON).unwrap().changed().expect("a change"), []);
+    assert_eq!(observer.next_within(SOON).unwrap().expect("a change"), []);
     drop((lock, observer, election));
     site.finish([zk]);
 }

@@ -605,7 +605,7 @@ fn nodes_are_read_and_written_and_transactions_are_refused() {
     let zk = Client::from(&handle);
     let node = zk.znode(format!("{}/node", site.base));
     node.create_with_parents(zklock::znode::CreateMode::Persistent, "one").unwrap();
-    let first = node.read_latest().unwrap().unwrap();
+    let first = node.read().unwrap().unwrap();
     let second = node.write_if_unchanged(first.version(), "two").unwrap().expect("unchanged");
     assert_eq!(node.write_if_unchanged(first.version(), "three").unwrap(), None);
     assert!(!node.delete_if_unchanged(first.version()).unwrap());

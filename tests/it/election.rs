@@ -43,11 +43,11 @@ fn ids(candidates: &[Candidate]) -> Vec<String> {
 
 /// The id of the leader, once it has changed.
 fn next(observer: &mut Changes<Option<Candidate>>) -> Option<String> {
-    observer.next_within(SOON).unwrap().changed().expect("a change").map(|leader| leader.id())
+    observer.next_within(SOON).unwrap().expect("a change").map(|leader| leader.id())
 }
 
 fn assert_unchanged(observer: &mut Changes<Option<Candidate>>) {
-    assert_eq!(observer.next_within(BRIEF).unwrap().changed(), None);
+    assert_eq!(observer.next_within(BRIEF).unwrap(), None);
 }
 
 fn wait_for_phase(election: &LeaderElection, phase: ElectionPhase) -> ElectionProgress {

@@ -26,7 +26,7 @@ fn target(zk: &Client, site: &Site) -> String {
 }
 
 fn read(zk: &Client, path: &str) -> String {
-    let now = zk.znode(path).read_latest().unwrap().expect("the node");
+    let now = zk.znode(path).read().unwrap().expect("the node");
     String::from_utf8(now.into_data()).unwrap()
 }
 

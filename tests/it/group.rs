@@ -32,28 +32,22 @@ fn members_come_and_go_and_are_seen() {
     let [ours, theirs] = clients.each_ref().map(|zk| Group::new(zk, &site.base, "a"));
     assert_eq!(ours.members().unwrap(), []);
     let mut changes = ours.observe();
-    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(Vec::new()));
+    assert_eq!(changes.next_within(SOON).unwrap(), Some(Vec::new()));
     let second = theirs.join("second", "at 2").unwrap();
-    assert_eq!(
-        changes.next_within(SOON).unwrap().changed().map(ids),
-        Some(vec!["second".to_owned()])
-    );
+    assert_eq!(changes.next_within(SOON).unwrap().map(ids), Some(vec!["second".to_owned()]));
     let first = ours.join("first", "at 1").unwrap();
     assert!(first.is_member() && second.is_member());
     assert_eq!((first.id(), first.path()), ("first", &*format!("{}/a/first", site.base)));
-    let members = changes.next_within(SOON).unwrap().changed().expect("a change");
+    let members = changes.next_within(SOON).unwrap().expect("a change");
     let data: Vec<_> = members.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();
     let [ours_id, theirs_id] = clients.each_ref().map(Client::session_id);
     assert_eq!(data, [("first", &b"at 1"[..], ours_id), ("second", b"at 2", theirs_id)]);
-    assert_eq!(changes.next_within(BRIEF).unwrap().changed(), None);
+    assert_eq!(changes.next_within(BRIEF).unwrap(), None);
     second.leave().unwrap();
     assert_eq!(ids(ours.members().unwrap()), ["first"]);
-    assert_eq!(
-        changes.next_within(SOON).unwrap().changed().map(ids),
-        Some(vec!["first".to_owned()])
-    );
+    assert_eq!(changes.next_within(SOON).unwrap().map(ids), Some(vec!["first".to_owned()]));
     drop(first);
-    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(Vec::new()));
+    assert_eq!(changes.next_within(SOON).unwrap(), Some(Vec::new()));
     drop((changes, ours, theirs));
     site.finish(clients);
 }
@@ -478,13 +472,10 @@ fn a_member_that_may_not_be_read_is_there_without_its_data() {
     let group = Group::new(&zk, &site.base, "a");
     let open = group.join("open", "at 1").unwrap();
     let mut changes = group.observe();
-    assert_eq!(
-        changes.next_within(SOON).unwrap().changed().map(ids),
-        Some(vec!["open".to_owned()])
-    );
+    assert_eq!(changes.next_within(SOON).unwrap().map(ids), Some(vec!["open".to_owned()]));
     let private = Group::new(&owner, &site.base, "a").acl([Acl::creator_only()]);
     let hidden = private.join("private", "at 2").unwrap();
-    let seen = changes.next_within(SOON).unwrap().changed().expect("a change");
+    let seen = changes.next_within(SOON).unwrap().expect("a change");
     let data: Vec<_> = seen.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();
     let [ours, mut theirs] = [&zk, &owner].map(Client::session_id);
     if site.raw().exists(hidden.path()).is_err() {
@@ -499,16 +490,13 @@ fn a_member_that_may_not_be_read_is_there_without_its_data() {
     assert_eq!(warned, 1, "{warnings:#?}");
     // The observer goes on.
     hidden.leave().unwrap();
-    assert_eq!(
-        changes.next_within(SOON).unwrap().changed().map(ids),
-        Some(vec!["open".to_owned()])
-    );
+    assert_eq!(changes.next_within(SOON).unwrap().map(ids), Some(vec!["open".to_owned()]));
     drop((open, changes, group, private));
     site.finish([zk, owner]);
 }
 
 #[test]
-fn who_asks_for_the_latest_asks_the_ensembles_leader_first() {
+fn looks_ask_the_ensembles_leader_first() {
     skip_without_server!();
     let site = Site::own("latest");
     let (proxy, zk) = site.proxied(QUIET);
@@ -524,22 +512,18 @@ fn who_asks_for_the_latest_asks_the_ensembles_leader_first() {
         let all = proxy.requests().into_iter().map(|one| one.opcode);
         all.filter(|one| [opcode::SYNC, opcode::GET_CHILDREN].contains(one)).collect::<Vec<_>>()
     };
-    let plain: [&dyn Fn() -> usize; 4] = [
+    let looks: [&dyn Fn() -> usize; 4] = [
         &|| group.members().unwrap().len(),
         &|| election.leader().unwrap().iter().count(),
         &|| election.candidates().unwrap().len(),
         &|| lock.contenders().unwrap().len(),
     ];
-    let latest: [&dyn Fn() -> usize; 4] = [
-        &|| group.latest_members().unwrap().len(),
-        &|| election.latest_leader().unwrap().iter().count(),
-        &|| election.latest_candidates().unwrap().len(),
-        &|| lock.latest_contenders().unwrap().len(),
-    ];
-    for (plain, latest) in plain.into_iter().zip(latest) {
-        assert_eq!(asks(plain), [opcode::GET_CHILDREN]);
-        assert_eq!(asks(latest), [opcode::SYNC, opcode::GET_CHILDREN]);
+    for look in looks {
+        assert_eq!(asks(look), [opcode::SYNC, opcode::GET_CHILDREN]);
     }
+    proxy.reset_counts();
+    zk.sync().unwrap();
+    assert_eq!((proxy.count(opcode::SYNC), proxy.total_requests()), (1, 1));
     drop((membership, leadership, group, election, lock));
     site.finish([zk]);
 }
@@ -558,21 +542,21 @@ fn what_an_observer_knows_is_not_read_again() {
     };
     (0..300).for_each(|number| drop(join(&format!("m{number:03}"), "one of many")));
     let mut changes = Group::new(&zk, &site.base, "a").observe();
-    assert_eq!(changes.next_within(SOON).unwrap().changed().unwrap().len(), 300);
+    assert_eq!(changes.next_within(SOON).unwrap().unwrap().len(), 300);
     proxy.reset_counts();
     join("x", "new");
-    let members = changes.next_within(SOON).unwrap().changed().unwrap();
+    let members = changes.next_within(SOON).unwrap().unwrap();
     assert_eq!((members.len(), &*members[300].id, &*members[300].data), (301, "x", &b"new"[..]));
     assert!(members[..300].iter().all(|member| member.data == b"one of many"));
     assert_eq!(proxy.total_requests(), 2, "{:?}", proxy.requests());
     proxy.reset_counts();
     site.raw().delete(&format!("{group}/m007")).unwrap();
-    assert_eq!(changes.next_within(SOON).unwrap().changed().unwrap().len(), 300);
+    assert_eq!(changes.next_within(SOON).unwrap().unwrap().len(), 300);
     assert_eq!(proxy.total_requests(), 1);
     // One that has left and joined again between two looks has other data now.
     site.raw().delete(&format!("{group}/x")).unwrap();
     join("x", "newer");
-    let members = changes.next_within(SOON).unwrap().changed().unwrap();
+    let members = changes.next_within(SOON).unwrap().unwrap();
     assert_eq!((members.len(), &*members[299].data), (300, &b"newer"[..]));
     raw.close().unwrap();
     drop(changes);

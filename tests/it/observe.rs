@@ -22,12 +22,12 @@ const OVERSHOOT: Duration = Duration::from_millis(500);
 
 /// The paths of the holders, once they have changed.
 fn next(observer: &mut Changes<Vec<Contender>>) -> Vec<String> {
-    let holders = observer.next_within(SOON).unwrap().changed().expect("a change");
+    let holders = observer.next_within(SOON).unwrap().expect("a change");
     holders.into_iter().map(|one: Contender| one.path).collect()
 }
 
 fn assert_unchanged(observer: &mut Changes<Vec<Contender>>) {
-    assert_eq!(observer.next_within(BRIEF).unwrap().changed(), None);
+    assert_eq!(observer.next_within(BRIEF).unwrap(), None);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn changes_of_the_holder_are_seen_in_order() {
     assert_unchanged(&mut observer);
     for round in 0..4 {
         let guard = ours.lock().unwrap();
-        let holders = observer.next_within(SOON).unwrap().changed().expect("a holder");
+        let holders = observer.next_within(SOON).unwrap().expect("a holder");
         assert_eq!(holders.len(), 1, "{round}");
         assert_eq!(holders[0].path, guard.path());
         assert_eq!(holders[0].kind, ContenderKind::Mutex);
@@ -199,7 +199,7 @@ fn all_who_read_and_all_who_have_permits_are_seen() {
         drop((waiter, small));
     });
     eventually(SOON, "no holder", || {
-        observer.next_within(BRIEF).unwrap().changed().is_some_and(|holders| holders.is_empty())
+        observer.next_within(BRIEF).unwrap().is_some_and(|holders| holders.is_empty())
     });
     drop((shared, permits));
     drop(observer);
@@ -323,15 +323,14 @@ fn next_for_keeps_its_limit_on_time() {
     let lock = mutex(&zk, &site.base, "a");
     let mut observer = lock.observe();
     // Even a limit of zero allows one request.
-    let nobody =
-        observer.next_within(Duration::ZERO).unwrap().changed().map(|holders| holders.len());
+    let nobody = observer.next_within(Duration::ZERO).unwrap().map(|holders| holders.len());
     assert!(nobody.is_none_or(|count| count == 0));
     if nobody.is_none() {
         assert_eq!(next(&mut observer), [""; 0]);
     }
     let waits = |observer: &mut Changes<Vec<Contender>>, limit: Duration, case: &str| {
         let start = Stopwatch::start();
-        assert_eq!(observer.next_within(limit).unwrap().changed(), None, "{case}");
+        assert_eq!(observer.next_within(limit).unwrap(), None, "{case}");
         let took = start.took();
         assert!(took.at_least(limit) && took.within(limit + OVERSHOOT), "{case}: {took:?}");
     };
@@ -351,7 +350,7 @@ fn next_for_keeps_its_limit_on_time() {
     assert_eq!(next(&mut observer), [guard.path()]);
     // `Duration::MAX` is no limit.
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| observer.next_within(Duration::MAX).unwrap().changed());
+        let waiting = scope.spawn(|| observer.next_within(Duration::MAX).unwrap());
         drop(guard);
         assert_eq!(waiting.join().unwrap(), Some(Vec::new()));
     });
@@ -399,7 +398,7 @@ fn a_holder_that_may_not_be_read_is_seen_to_come_and_go() {
     let [theirs, behind] = [(); 2].map(|()| make().unwrap());
     let lock = mutex(&zk, &site.base, "a");
     let mut observer = lock.observe();
-    let seen = observer.next_within(SOON).unwrap().changed().expect("the holder");
+    let seen = observer.next_within(SOON).unwrap().expect("the holder");
     assert_eq!((seen.len(), &*seen[0].path, &*seen[0].data), (1, &*theirs, &b""[..]));
     for (leaves, holders) in [(theirs, vec![behind.clone()]), (behind, vec![])] {
         raw.delete(&leaves).unwrap();

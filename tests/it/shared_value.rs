@@ -24,16 +24,16 @@ fn a_value_is_what_was_set_last() {
     let site = Site::shared("value");
     let clients = [site.client(), site.client()];
     let [ours, theirs] = clients.each_ref().map(|zk| SharedValue::new(zk, &site.base, "a"));
-    assert_eq!((ours.get().unwrap(), ours.latest().unwrap()), (None, None));
+    assert_eq!(ours.get().unwrap(), None);
     ours.set("one").unwrap();
-    assert_eq!(text(theirs.latest().unwrap()).as_deref(), Some("one"));
+    assert_eq!(text(theirs.get().unwrap()).as_deref(), Some("one"));
     theirs.set("").unwrap();
-    let empty = ours.latest().unwrap().unwrap();
+    let empty = ours.get().unwrap().unwrap();
     assert_eq!((empty.data(), empty.version().number()), (&b""[..], 1));
     // The node contains just the bytes, as any other client would write them.
     let mut raw = site.raw();
     raw.set_data(&format!("{}/a", site.base), b"from elsewhere").unwrap();
-    assert_eq!(text(ours.latest().unwrap()).as_deref(), Some("from elsewhere"));
+    assert_eq!(text(ours.get().unwrap()).as_deref(), Some("from elsewhere"));
     raw.close().unwrap();
     drop((ours, theirs));
     site.finish(clients);
@@ -51,7 +51,7 @@ fn only_the_version_that_was_read_is_replaced() {
     assert_eq!(first.version(), made);
     let second = value.compare_and_set(first.version(), "two").unwrap().expect("the same version");
     assert_eq!(value.compare_and_set(first.version(), "three").unwrap(), None);
-    assert_eq!(value.latest().unwrap().unwrap().version(), second);
+    assert_eq!(value.get().unwrap().unwrap().version(), second);
     let third = value.compare_and_set(second, "three").unwrap().expect("the returned version");
     assert_eq!(text(value.get().unwrap()).as_deref(), Some("three"));
     // No version matches a node that does not exist.
@@ -61,15 +61,15 @@ fn only_the_version_that_was_read_is_replaced() {
     assert_eq!(value.get().unwrap(), None);
     let shown = |old: Option<&[u8]>| Ok::<_, Error>(Some(format!("{old:?}")));
     let first = value.update(shown).unwrap().expect("a change");
-    assert_eq!(text(value.latest().unwrap()).as_deref(), Some("None"));
-    assert_eq!(value.latest().unwrap().unwrap().version(), first);
+    assert_eq!(text(value.get().unwrap()).as_deref(), Some("None"));
+    assert_eq!(value.get().unwrap().unwrap().version(), first);
     let second = value.set("another").unwrap();
-    assert_eq!(value.latest().unwrap().unwrap().version(), second);
+    assert_eq!(value.get().unwrap().unwrap().version(), second);
     let declined = |_: Option<&[u8]>| Ok::<Option<Vec<u8>>, Error>(None);
     assert_eq!(value.update(declined).unwrap(), None);
     let failed = value.update(|_| Err::<Option<Vec<u8>>, Box<dyn StdError>>("no".into()));
     assert_eq!(failed.unwrap_err().to_string(), "no");
-    assert_eq!(value.latest().unwrap().unwrap().version(), second);
+    assert_eq!(value.get().unwrap().unwrap().version(), second);
     raw.close().unwrap();
     drop(value);
     site.finish([zk]);
@@ -153,7 +153,7 @@ fn a_change_whose_answer_was_lost_is_not_made_twice() {
     // The request reached the server: the client cannot tell who wrote the present value.
     proxy.drop_reply(opcode::SET_DATA, 1);
     assert_eq!(kind(value.compare_and_set(version, "three")), ErrorKind::ConnectionLoss);
-    let now = value.latest().unwrap().unwrap();
+    let now = value.get().unwrap().unwrap();
     assert_eq!((now.data(), now.version().number()), (&b"three"[..], version.number() + 1));
     drop(value);
     site.finish([zk]);
@@ -167,25 +167,19 @@ fn changes_are_observed_over_lost_sessions() {
     let other = site.client();
     let [ours, theirs] = [&zk, &other].map(|zk| SharedValue::new(zk, &site.base, "a"));
     let mut changes = ours.observe();
-    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(None));
-    assert_eq!(changes.next_within(BRIEF).unwrap().changed(), None);
+    assert_eq!(changes.next_within(SOON).unwrap(), Some(None));
+    assert_eq!(changes.next_within(BRIEF).unwrap(), None);
     theirs.set("one").unwrap();
-    assert_eq!(
-        changes.next_within(SOON).unwrap().changed().map(text),
-        Some(Some("one".to_owned()))
-    );
-    assert_eq!(changes.next_within(BRIEF).unwrap().changed(), None);
+    assert_eq!(changes.next_within(SOON).unwrap().map(text), Some(Some("one".to_owned())));
+    assert_eq!(changes.next_within(BRIEF).unwrap(), None);
     // A change during an outage is seen afterwards.
     proxy.refuse();
     theirs.set("two").unwrap();
     site.expire(&proxy);
-    assert_eq!(
-        changes.next_within(SOON).unwrap().changed().map(text),
-        Some(Some("two".to_owned()))
-    );
+    assert_eq!(changes.next_within(SOON).unwrap().map(text), Some(Some("two".to_owned())));
     let mut raw = site.raw();
     raw.delete(&format!("{}/a", site.base)).unwrap();
-    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(None));
+    assert_eq!(changes.next_within(SOON).unwrap(), Some(None));
     theirs.set("three").unwrap();
     assert_eq!(text(changes.next().unwrap().unwrap()).as_deref(), Some("three"));
     zk.close();
@@ -216,18 +210,18 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(kind(value.set(endless.clone())), ErrorKind::TooLarge);
     assert_eq!(kind(value.compare_and_set(version, endless)), ErrorKind::TooLarge);
     assert_eq!(proxy.count(opcode::SET_DATA), writes);
-    assert_eq!(text(value.latest().unwrap()).as_deref(), Some("one"));
+    assert_eq!(text(value.get().unwrap()).as_deref(), Some("one"));
 
     // A counter is eight bytes long, and does not overflow.
     let counter = SharedCounter::new(&zk, &site.base, "a");
     assert_eq!(kind(counter.get()), ErrorKind::InvalidArgument);
     assert_eq!(kind(counter.add(1)), ErrorKind::InvalidArgument);
     let set = counter.set(i64::MAX).unwrap();
-    assert_eq!(counter.value().latest().unwrap().unwrap().version(), set);
+    assert_eq!(counter.value().get().unwrap().unwrap().version(), set);
     assert_eq!(kind(counter.add(1)), ErrorKind::InvalidArgument);
     assert_eq!(counter.compare_and_set(7, 8).unwrap(), None);
     let changed = counter.compare_and_set(i64::MAX, -8).unwrap().expect("the number expected");
-    assert_eq!(counter.value().latest().unwrap().unwrap().version(), changed);
+    assert_eq!(counter.value().get().unwrap().unwrap().version(), changed);
     assert_eq!(counter.add(-1).unwrap(), -9);
 
     // A client that may not read gets an error, not an absent value.

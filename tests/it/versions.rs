@@ -71,7 +71,7 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
     let queue = DistributedQueue::new(&zk, &site.base, "queue");
     let larger = vec![b'x'; 90_000];
     value.set("small").unwrap();
-    let now = value.latest().unwrap().expect("a value");
+    let now = value.get().unwrap().expect("a value");
     for error in [
         value.set(&*larger).unwrap_err(),
         value.compare_and_set(now.version(), &*larger).unwrap_err(),
@@ -97,10 +97,10 @@ fn a_compare_and_set_that_is_too_large_for_the_server_is_known_not_to_be_done() 
     let (proxy, zk) = site.proxied(QUIET);
     let value = SharedValue::new(&zk, &site.base, "value");
     value.set("small").unwrap();
-    let now = value.latest().unwrap().expect("a value");
+    let now = value.get().unwrap().expect("a value");
     let error = value.compare_and_set(now.version(), vec![b'x'; 80_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
-    assert_eq!((value.latest().unwrap(), proxy.connections()), (Some(now), 4));
+    assert_eq!((value.get().unwrap(), proxy.connections()), (Some(now), 4));
     drop(value);
     site.finish([zk]);
 }
@@ -146,7 +146,7 @@ fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
     let (proxy, zk) = site.proxied(QUIET);
     let value = SharedValue::new(&zk, &site.base, "value");
     value.set("small").unwrap();
-    let now = value.latest().unwrap().expect("a value");
+    let now = value.get().unwrap().expect("a value");
     proxy.drop_reply(opcode::SET_DATA, 1);
     proxy.drop_request(opcode::SET_DATA, 2);
     let error = value.compare_and_set(now.version(), vec![b'x'; 80_000]).unwrap_err();
@@ -176,7 +176,7 @@ fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
     let guard = mutex(&holder, &site.base, "a").lock().unwrap();
     let waits = |number: u32| {
         let value = SharedValue::new(&zk, &site.base, format!("value-{number}"));
-        assert!(value.observe().next_within(LONG).unwrap().changed().is_some());
+        assert!(value.observe().next_within(LONG).unwrap().is_some());
     };
     (0..300).for_each(waits);
     assert!(got_nothing(mutex(&zk, &site.base, "a").try_lock_for(Duration::from_millis(10))));
@@ -207,7 +207,7 @@ fn a_server_that_cannot_remove_watches_is_asked_for_it_only_once() {
     proxy.unknown(opcode::REMOVE_WATCHES);
     for number in 0..300 {
         let value = SharedValue::new(&zk, &site.base, format!("value-{number}"));
-        assert!(value.observe().next_within(LONG).unwrap().changed().is_some());
+        assert!(value.observe().next_within(LONG).unwrap().is_some());
     }
     assert_eq!(proxy.connections(), 2);
     site.finish([zk]);

@@ -23,7 +23,7 @@ fn text(value: Option<Versioned>) -> Option<String> {
 }
 
 fn read(zk: &Client, path: &str) -> Option<String> {
-    text(zk.znode(path).read_latest().unwrap())
+    text(zk.znode(path).read().unwrap())
 }
 
 fn at(site: &Site, name: &str) -> String {
@@ -48,13 +48,13 @@ fn a_node_is_created_read_written_and_deleted() {
     let refused = theirs.create(CreateMode::Persistent, "one").unwrap_err();
     assert_eq!((refused.kind(), refused.path()), (ErrorKind::AlreadyExists, Some(&*path)));
 
-    let first = theirs.read_latest().unwrap().unwrap();
+    let first = theirs.read().unwrap().unwrap();
     assert_eq!((first.data(), first.version().number()), (&b"one"[..], 0));
     let second = ours.write("number two").unwrap();
     assert_eq!(second.number(), 1);
     assert_eq!(ours.write_if_unchanged(first.version(), "three").unwrap(), None);
     let third = ours.write_if_unchanged(second, "three").unwrap().expect("the same version");
-    let now = theirs.read_latest().unwrap().unwrap();
+    let now = theirs.read().unwrap().unwrap();
     assert_eq!((now.data(), now.version()), (&b"three"[..], third));
 
     let stat = ours.stat().unwrap().unwrap();
@@ -95,12 +95,9 @@ fn each_mode_makes_its_kind_of_node() {
     // The server deletes it at the end of the session.
     let seen = other.znode(ephemeral.path());
     let mut changes = seen.observe();
-    assert_eq!(
-        changes.next_within(SOON).unwrap().changed().map(text),
-        Some(Some("ours".to_owned()))
-    );
+    assert_eq!(changes.next_within(SOON).unwrap().map(text), Some(Some("ours".to_owned())));
     zk.close();
-    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(None));
+    assert_eq!(changes.next_within(SOON).unwrap(), Some(None));
     drop((changes, seen, ephemeral));
     site.finish([zk, other]);
 }
@@ -129,21 +126,21 @@ fn changes_of_a_node_and_of_its_children_are_observed() {
     let (zk, other) = (site.client(), site.client());
     let node = zk.znode(at(&site, "a"));
     let (mut data, mut children) = (node.observe(), node.observe_children());
-    assert_eq!(data.next_within(SOON).unwrap().changed(), Some(None));
-    assert_eq!(children.next_within(SOON).unwrap().changed(), Some(None));
+    assert_eq!(data.next_within(SOON).unwrap(), Some(None));
+    assert_eq!(children.next_within(SOON).unwrap(), Some(None));
     let theirs = other.znode(at(&site, "a"));
     theirs.create_with_parents(CreateMode::Persistent, "one").unwrap();
-    assert_eq!(data.next_within(SOON).unwrap().changed().map(text), Some(Some("one".to_owned())));
-    assert_eq!(children.next_within(SOON).unwrap().changed(), Some(Some(Vec::new())));
+    assert_eq!(data.next_within(SOON).unwrap().map(text), Some(Some("one".to_owned())));
+    assert_eq!(children.next_within(SOON).unwrap(), Some(Some(Vec::new())));
     for name in ["y", "x"] {
         other.znode(at(&site, &format!("a/{name}"))).create(CreateMode::Persistent, "").unwrap();
     }
-    let mut seen = children.next_within(SOON).unwrap().changed();
+    let mut seen = children.next_within(SOON).unwrap();
     while seen.as_ref().is_some_and(|seen| seen.as_ref().is_some_and(|names| names.len() < 2)) {
-        seen = children.next_within(SOON).unwrap().changed();
+        seen = children.next_within(SOON).unwrap();
     }
     assert_eq!(seen, Some(Some(vec!["x".to_owned(), "y".to_owned()])));
-    assert_eq!(data.next_within(BRIEF).unwrap().changed(), None);
+    assert_eq!(data.next_within(BRIEF).unwrap(), None);
     drop((data, children, node, theirs));
     site.finish([zk, other]);
 }
@@ -169,7 +166,7 @@ fn an_acl_is_read_and_set() {
     let shown = Acl::new(Permissions::READ, "world", "anyone");
     node.set_acl([shown.clone(), entry.clone()]).unwrap();
     assert_eq!(node.acl().unwrap().unwrap(), [shown, entry.clone()]);
-    assert_eq!(text(theirs.read_latest().unwrap()).as_deref(), Some("secret"));
+    assert_eq!(text(theirs.read().unwrap()).as_deref(), Some("secret"));
     assert_eq!(kind(node.set_acl(Vec::new())), ErrorKind::InvalidArgument);
     drop((node, theirs));
     site.finish([zk, stranger]);
@@ -283,7 +280,7 @@ fn a_change_whose_answer_was_lost_is_not_made_twice() {
     // The request reached the server: the client cannot tell who wrote the present data.
     proxy.drop_reply(opcode::SET_DATA, 1);
     assert_eq!(kind(node.write_if_unchanged(second, "three")), ErrorKind::ConnectionLoss);
-    let third = node.read_latest().unwrap().unwrap();
+    let third = node.read().unwrap().unwrap();
     assert_eq!((third.data(), third.version().number()), (&b"three"[..], 2));
     // No other change is repeated.
     proxy.drop_request(opcode::SET_DATA, 1);
@@ -295,13 +292,13 @@ fn a_change_whose_answer_was_lost_is_not_made_twice() {
     assert_eq!(kind(node.delete_if_unchanged(third.version())), ErrorKind::ConnectionLoss);
     proxy.drop_request(opcode::DELETE, 1);
     assert_eq!(kind(node.delete()), ErrorKind::ConnectionLoss);
-    assert_eq!(node.read_latest().unwrap().unwrap(), third);
+    assert_eq!(node.read().unwrap().unwrap(), third);
     proxy.drop_reply(opcode::MULTI, 1);
     let commits = proxy.count(opcode::MULTI);
     let lost = zk.transaction().write(node.path(), "four").commit();
     assert_eq!(kind(lost), ErrorKind::ConnectionLoss);
     assert_eq!(proxy.count(opcode::MULTI), commits + 1);
-    assert_eq!(text(node.read_latest().unwrap()).as_deref(), Some("four"));
+    assert_eq!(text(node.read().unwrap()).as_deref(), Some("four"));
     proxy.drop_reply(opcode::CREATE, 1);
     let numbered = zk.znode(at(&site, "n-"));
     let made = numbered.create(CreateMode::PersistentSequential, "");
@@ -334,7 +331,7 @@ fn a_node_that_was_created_and_deleted_is_not_created_again() {
     let other = site.client();
     let job = at(&site, "job-17");
     other.znode(&site.base).create_with_parents(CreateMode::Persistent, "").unwrap();
-    let exists = || other.znode(&job).read_latest().unwrap().is_some();
+    let exists = || other.znode(&job).read().unwrap().is_some();
     let delete = || other.znode(&job).delete().unwrap();
 
     let create = || zk.znode(&job).create(CreateMode::Persistent, "charge the card");
@@ -374,7 +371,7 @@ fn a_node_of_another_life_is_not_written_by_a_repeated_request() {
     let write = || ours.write_if_unchanged(free, "A");
     let wrote = unanswered(&proxy, opcode::SET_DATA, write, written, make_anew);
     assert_eq!(kind(wrote), ErrorKind::ConnectionLoss);
-    let found = theirs.read_latest().unwrap().unwrap();
+    let found = theirs.read().unwrap().unwrap();
     assert_eq!((found.data(), found.version().number()), (&b"B"[..], 0));
     drop((ours, theirs));
     site.finish([zk, other]);
@@ -402,7 +399,7 @@ fn a_change_is_not_repeated_in_another_session() {
         created.join().unwrap()
     });
     assert_eq!(kind(created), ErrorKind::ConnectionLoss);
-    assert!(node.read_latest().unwrap().is_none() && zk.session_id() != session);
+    assert!(node.read().unwrap().is_none() && zk.session_id() != session);
     drop(node);
     site.finish([zk]);
 }
@@ -437,7 +434,7 @@ fn an_outage_is_an_error_in_time() {
     }
     assert_eq!(kind(node.read()), ErrorKind::Connect);
     proxy.release();
-    assert!(node.read_latest().unwrap().is_some());
+    assert!(node.read().unwrap().is_some());
     drop(node);
     site.finish([zk]);
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use support::{Checks, Result, ZooKeeper, say, unique};
 use zklock::group::Member;
-use zklock::{Change, Changes, Client, Group};
+use zklock::{Changes, Client, Group};
 
 const BASE: &str = "/zklock-examples";
 const SOON: Duration = Duration::from_secs(15);
@@ -29,9 +29,7 @@ fn main() -> ExitCode {
 /// Waits until there are `count` members, prints each change, and returns their ids.
 fn seen(changes: &mut Changes<Vec<Member>>, count: usize) -> Result<Vec<String>> {
     let end = Instant::now() + SOON;
-    while let Change::To(members) =
-        changes.next_within(end.saturating_duration_since(Instant::now()))?
-    {
+    while let Some(members) = changes.next_within(end.saturating_duration_since(Instant::now()))? {
         let at = |one: &Member| format!("{} at {}", one.id, String::from_utf8_lossy(&one.data));
         say(format!("there are: {:?}", members.iter().map(at).collect::<Vec<_>>()));
         if members.len() == count {

@@ -184,7 +184,7 @@ impl Deeds {
                         format!("{}:{data}", number(&found.version()))
                     }))
                 };
-                let found = self.do_it("value get", CONNECT, &name, |_| value.latest(), say);
+                let found = self.do_it("value get", CONNECT, &name, |_| value.get(), say);
                 let Some(Some(found)) = found else { return };
                 std::thread::sleep(self.rng.milliseconds(0, 20));
                 let about = format!("{about} {}", number(&found.version()));

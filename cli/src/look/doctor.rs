@@ -152,7 +152,7 @@ fn in_words(settings: &Result<Settings, String>) -> String {
 fn latencies(client: &Client) -> Result<String, Failure> {
     let root = client.znode("/");
     let read = median(|| root.stat().map(drop))?;
-    let sync = median(|| root.read_latest().map(drop))?;
+    let sync = median(|| client.sync().and_then(|()| root.read().map(drop)))?;
     Ok(format!("a read takes {}, a sync with a read {}", milliseconds(read), milliseconds(sync)))
 }
 

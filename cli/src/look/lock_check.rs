@@ -29,7 +29,7 @@ pub(super) fn look_at_lock(
         let text = "its node does not exist: nobody has used it, or it was removed when idle";
         return Ok(vec![(Level::Ok, text.to_owned())]);
     };
-    let all = DistributedLock::new(client, &lock.base, &lock.name).latest_contenders()?;
+    let all = DistributedLock::new(client, &lock.base, &lock.name).contenders()?;
     let holders = all.iter().filter(|one| one.holds).count();
     let mut found = vec![(Level::Ok, format!("{holders} hold it, {} wait", all.len() - holders))];
     match znode.acl() {

@@ -12,7 +12,7 @@ use crate::words::{Ages, held_by, node, number, quoted, who};
 
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
-    let all = lock_at(global, &lock)?.latest_contenders()?;
+    let all = lock_at(global, &lock)?.contenders()?;
     if global.json {
         let contenders: Vec<_> = all.iter().map(as_json).collect();
         let kind = LockKind::of(&all);
@@ -74,7 +74,7 @@ fn row(one: &Contender, ages: Ages) -> Vec<String> {
 
 pub(crate) fn test(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
-    let all = lock_at(global, &lock)?.latest_contenders()?;
+    let all = lock_at(global, &lock)?.contenders()?;
     let is_held = all.iter().any(|one| one.holds);
     if global.json {
         print_json(&json!({ "lock": lock.path, "held": is_held }))?;
@@ -87,7 +87,7 @@ pub(crate) fn test(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
 pub(crate) fn leader(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
     let election = LeaderElection::new(&global.connect()?, &lock.base, &lock.name);
-    let Some(leader) = election.latest_leader()? else { return Ok(Exit::No) };
+    let Some(leader) = election.leader()? else { return Ok(Exit::No) };
     match global.json {
         true => print_json(&json!({
             "election": lock.path,

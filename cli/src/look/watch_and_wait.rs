@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
-use zklock::{Cancel, Change, Contender, DistributedRwLock, ErrorKind, Wait};
+use zklock::{Cancel, Contender, DistributedRwLock, ErrorKind, Wait};
 
 use super::shown::{as_json, lock_at};
 use crate::exit::{Exit, Failure};
@@ -29,7 +29,7 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
             Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(Exit::Success),
             change => change?,
         };
-        let is_current = changes.is_current() || matches!(change, Change::To(_));
+        let is_current = changes.is_current() || change.is_some();
         if is_known != is_current {
             is_known = is_current;
             let text = match is_known {
@@ -38,7 +38,7 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
             };
             say(&options.lock, text);
         }
-        let Change::To(holders) = change else { continue };
+        let Some(holders) = change else { continue };
         let time = humantime::format_rfc3339_seconds(SystemTime::now());
         let is_read = match global.json {
             true => {
@@ -75,7 +75,7 @@ pub(crate) fn wait(global: &Global, options: &WaitFor) -> Result<Exit, Failure> 
     let lock = lock_at(global, &lock)?;
     let is_free = |holders: &[Contender]| {
         // A server may lag behind; a lock that is free is asked about once more.
-        Ok(holders.is_empty() && lock.latest_contenders()?.is_empty())
+        Ok(holders.is_empty() && lock.contenders()?.is_empty())
     };
     let all = wait_until(&lock, options.wait, is_free)?;
     if all.is_empty() {
@@ -98,10 +98,10 @@ pub(crate) fn wait_until(
     let mut changes = lock.observe();
     loop {
         match changes.next_within(&until)? {
-            Change::To(holders) if is_enough(&holders)? => return Ok(Vec::new()),
-            Change::To(_) => {}
-            Change::NotInTime if changes.is_current() => return Ok(lock.latest_contenders()?),
-            Change::NotInTime => {
+            Some(holders) if is_enough(&holders)? => return Ok(Vec::new()),
+            Some(_) => {}
+            None if changes.is_current() => return Ok(lock.contenders()?),
+            None => {
                 let message = format!("no server has answered within {}", lasting(limit));
                 return Err(Failure::new(Exit::Unavailable, message));
             }

@@ -173,7 +173,7 @@ fn nobody_reads_what_is_said() {
     assert_eq!(running.line(), "ready");
     let zk = site.server.client().unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
-    let holders = lock.latest_contenders().unwrap();
+    let holders = lock.contenders().unwrap();
     assert_eq!(lock.request_release().unwrap(), 1);
     assert!(lock.break_lock(&holders[0]).unwrap());
     assert_eq!(running.end().code, Some(123));
@@ -207,7 +207,7 @@ fn the_guard_process_is_stopped_and_the_session_expires() {
 /// The session of the process that holds the lock.
 fn session_of_holder(site: &Site) -> SessionId {
     let zk = site.server.client().unwrap();
-    let all = DistributedLock::new(&zk, "/locks", "a").latest_contenders().unwrap();
+    let all = DistributedLock::new(&zk, "/locks", "a").contenders().unwrap();
     all[0].session.unwrap()
 }
 
@@ -361,7 +361,7 @@ fn a_loss_counts_though_the_command_ends_before_the_news() {
     running.until_stopped();
     let zk = site.server.client().unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
-    assert!(lock.break_lock(&lock.latest_contenders().unwrap()[0]).unwrap());
+    assert!(lock.break_lock(&lock.contenders().unwrap()[0]).unwrap());
     fs::write(&fifo, "").unwrap();
     running.signal(Signal::SIGCONT);
     let ended = running.end();

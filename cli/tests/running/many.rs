@@ -25,5 +25,5 @@ fn two_hundred_at_once_run_one_after_the_other() {
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 200);
     let zk = site.server.client().unwrap();
     let lock = zklock::DistributedLock::new(&zk, "/locks", "a");
-    assert_eq!(lock.latest_contenders().unwrap(), []);
+    assert_eq!(lock.contenders().unwrap(), []);
 }

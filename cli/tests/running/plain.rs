@@ -115,7 +115,7 @@ fn a_waiter_gets_it_afterwards() {
     assert_eq!(holder.end().code, Some(0));
     let ended = waiter.end();
     assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "ran\n", ""));
-    assert!(lock.latest_contenders().unwrap().iter().all(|one| one.path != first));
+    assert!(lock.contenders().unwrap().iter().all(|one| one.path != first));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_leader_has_its_id() {
     let mut leader = Running::of(&mut command);
     assert_eq!(leader.line(), "leads");
     let zk = site.server.client().unwrap();
-    let found = LeaderElection::new(&zk, "/locks", "service").latest_leader().unwrap().unwrap();
+    let found = LeaderElection::new(&zk, "/locks", "service").leader().unwrap().unwrap();
     assert_eq!(found.id(), "web1:80");
     leader.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(leader.end().signal, Some(15));

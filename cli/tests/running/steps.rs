@@ -282,7 +282,7 @@ fn the_guard_process_is_stopped_before_each_of_its_steps() {
     at_each_step("guard-stops", 8, 7, |site, trial, step| {
         let Some(guard) = at(step, trial.guard, trial) else { return false };
         site.until_it_says("acquired", &trial.events);
-        let holders = trial.lock.latest_contenders().unwrap();
+        let holders = trial.lock.contenders().unwrap();
         if let Some(holder) = holders.first() {
             trial.lock.break_lock(holder).unwrap();
         }

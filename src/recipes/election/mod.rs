@@ -140,7 +140,8 @@ impl LeaderElection {
     /// when it arrives. The candidate itself may not know yet that it leads, or may already doubt
     /// its session; only its [`Leadership`] says whether *it* leads.
     ///
-    /// Takes one request, and one more for the first candidate, however many candidates there are.
+    /// Asks the ensemble's leader first, so never returns a candidate that had resigned before this call. Takes
+    /// three requests, however many candidates there are.
     ///
     /// # Errors
     ///
@@ -148,43 +149,20 @@ impl LeaderElection {
     /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what
     /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn leader(&self) -> Result<Option<Candidate>> {
-        Ok(self.config.first_contender(false)?.map(Candidate::from))
-    }
-
-    /// Returns the leader, including all changes from before this call.
-    ///
-    /// Asks the ensemble's leader first, in one more request than
-    /// [`leader`](LeaderElection::leader). Never returns a candidate that had resigned before.
-    ///
-    /// # Errors
-    ///
-    /// As [`leader`](LeaderElection::leader).
-    pub fn latest_leader(&self) -> Result<Option<Candidate>> {
-        Ok(self.config.first_contender(true)?.map(Candidate::from))
+        Ok(self.config.first_contender()?.map(Candidate::from))
     }
 
     /// Lists all candidates, in the order in which they come to lead.
     ///
     /// The first one leads, with the limitations that [`leader`](LeaderElection::leader) describes.
     ///
-    /// Takes one request, and one more for each candidate.
+    /// Takes two requests, and one more for each candidate.
     ///
     /// # Errors
     ///
     /// As [`leader`](LeaderElection::leader).
     pub fn candidates(&self) -> Result<Vec<Candidate>> {
-        Ok(self.config.contenders(false)?.into_iter().map(Candidate::from).collect())
-    }
-
-    /// Lists all candidates, including all changes from before this call: see
-    /// [`candidates`](LeaderElection::candidates) and
-    /// [`latest_leader`](LeaderElection::latest_leader).
-    ///
-    /// # Errors
-    ///
-    /// As [`leader`](LeaderElection::leader).
-    pub fn latest_candidates(&self) -> Result<Vec<Candidate>> {
-        Ok(self.config.contenders(true)?.into_iter().map(Candidate::from).collect())
+        Ok(self.config.contenders()?.into_iter().map(Candidate::from).collect())
     }
 
     /// Observes who leads: first the present [`leader`](LeaderElection::leader), then the leader

@@ -149,11 +149,10 @@ impl Group {
         }
     }
 
-    /// Lists the members, sorted by id, as this client's server knows them.
+    /// Lists the members, sorted by id, including all whose [`join`](Group::join) has returned before this call.
     ///
-    /// That server may lag behind the others, so that a member may be missing whose
-    /// [`join`](Group::join) has returned: use [`latest_members`](Group::latest_members) to see
-    /// all. Takes one request, and one more for each member, a hundred of them in one round trip.
+    /// Asks the ensemble's leader first. Takes two requests, and one more for each member, a hundred of them in
+    /// one round trip.
     ///
     /// A member whose node an ACL hides is listed without its data; the first time, the log says
     /// so.
@@ -165,26 +164,9 @@ impl Group {
     /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what
     /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn members(&self) -> Result<Vec<Member>> {
-        self.look(false)
-    }
-
-    /// Lists the members, including all that had joined before this call.
-    ///
-    /// Asks the ensemble's leader first, in one more request than [`members`](Group::members).
-    ///
-    /// # Errors
-    ///
-    /// As [`members`](Group::members).
-    pub fn latest_members(&self) -> Result<Vec<Member>> {
-        self.look(true)
-    }
-
-    fn look(&self, synced: bool) -> Result<Vec<Member>> {
         let core = Arc::downgrade(self.target.client.core());
         self.target.ask(LOOK, |session, node| {
-            if synced {
-                session.sync()?;
-            }
+            session.sync()?;
             let ids = session.names(node, false)?.unwrap_or_default();
             members(&core, session, node, &ids)
         })

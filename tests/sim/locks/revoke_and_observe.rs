@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::Trial;
 use super::any_lock::{Locks, NODE};
 use super::reference_rule::Mark;
-use crate::Change;
 use crate::Error;
 use crate::ErrorKind;
 use crate::path;
@@ -75,12 +74,12 @@ impl Trial {
         loop {
             let over = self.state.lock().observed.over;
             match observer.next_within(limit) {
-                Ok(Change::To(holders)) => {
+                Ok(Some(holders)) => {
                     let paths = holders.into_iter().map(|holder| holder.path).collect();
                     self.state.lock().observed.latest = Some(paths);
                 }
-                Ok(Change::NotInTime) if over => break,
-                Ok(Change::NotInTime) => {}
+                Ok(None) if over => break,
+                Ok(None) => {}
                 Err(error) => {
                     if !self.may_fail_looking(&error) {
                         self.accuse(format!("process {process} cannot observe: {error:?}"));
