@@ -196,10 +196,7 @@
 //!
 //! Semantic versioning: programs that build with 0.1.0 build with every 0.1.x.
 //!
-//! - **Kept from 0.1.0 on:** [`Client`], the locks, their guards, [`Error`], and elections. Later
-//!   versions, also 0.2, only add to them. The kinds of errors, states and reasons may grow.
-//! - **May change until 0.2:** queues, groups, shared values and counters, barriers, two-phase
-//!   commits, znodes, transactions (of guards, too), and `Once`. The documentation of each type says so.
+//! - **0.2 may change anything.** The kinds of errors, states and reasons may grow in any version.
 //! - **The `zookeeper` crate**, version 0.8: only its handle is part of the public interface, with the
 //!   feature of that name. The crate is exported as `zklock::zookeeper`. Another 0.x of it is a new major
 //!   version here.

@@ -40,8 +40,6 @@ use crate::session::watch_loop::View;
 /// barrier.wait()?; // at once: it is not raised
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct Barrier {
     target: NodeConfig,

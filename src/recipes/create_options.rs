@@ -5,8 +5,6 @@ use crate::session::connection::NodeKind;
 
 /// The kinds of nodes that [`Znode::create`](crate::Znode::create) and
 /// [`Transaction::create`](crate::Transaction::create) can create.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CreateMode {
@@ -45,8 +43,6 @@ impl CreateMode {
 /// The [mode](CreateMode) and the ACL of a node to create.
 ///
 /// A mode alone can be given instead: the ACL is [open](Acl::open) then.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 ///
 /// ```no_run
 /// use zklock::znode::{CreateMode, CreateOptions};

@@ -36,7 +36,7 @@ use crate::session::wait_limit::worth_asking;
 /// kinds cannot share a path: [`InvalidArgument`](ErrorKind::InvalidArgument).
 ///
 /// The first lock that fails or cannot be acquired ends the call: what was acquired is released in
-/// reverse order, and the later locks are not tried. One deadline, or one [`Cancel`], applies to
+/// reverse order, and the later locks are not tried. One deadline, or one [`Cancel`](crate::Cancel), applies to
 /// all of them together. A `MultiLock` without any lock is acquired at once.
 ///
 /// ```no_run

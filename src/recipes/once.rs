@@ -86,8 +86,6 @@ const NOT_RUN: &str = "could not create the parent of the marks, so the job has 
 /// }
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct Once {
     target: NodeConfig,
@@ -102,8 +100,6 @@ placed!(
 /// The outcome of [`Once::run`] and [`Once::run_within`].
 ///
 /// A job runs in this call, before it, or in another call, so a `match` needs no other arm.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum OnceOutcome<T> {
@@ -116,8 +112,6 @@ pub enum OnceOutcome<T> {
 }
 
 /// The mark of a job that is done: its key, the process that ran it, and the time.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, PartialEq, Eq)]
 pub struct OnceMark {
     key: String,

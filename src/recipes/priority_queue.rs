@@ -40,8 +40,6 @@ use crate::session::wait_limit::Wait;
 /// assert_eq!(jobs.take()?, b"stop the leak");
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct PriorityQueue {
     items: Items,

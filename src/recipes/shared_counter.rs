@@ -20,8 +20,6 @@ use crate::error::{Error, ErrorKind, Result};
 /// println!("this is job {number} of {}", jobs.get()?);
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct SharedCounter {
     target: NodeConfig,
@@ -35,7 +33,7 @@ impl SharedCounter {
     /// # Errors
     ///
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) if the node's data is not a number of eight
-    /// bytes; otherwise as [`SharedValue::latest`].
+    /// bytes; otherwise as [`SharedValue::get`].
     pub fn get(&self) -> Result<i64> {
         self.number(self.value().get()?.as_ref().map(Versioned::data))
     }

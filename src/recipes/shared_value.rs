@@ -34,8 +34,6 @@ use crate::session::observed_changes::Changes;
 /// }
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct SharedValue {
     target: NodeConfig,

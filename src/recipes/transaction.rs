@@ -41,8 +41,6 @@ const CHECK: Purpose = Purpose::to_change("check the node", "READ on it");
 /// guard.transaction().write("/app/jobs/17", "done").commit()?;
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "a transaction has no effect before `commit`"]
 pub struct Transaction<'a> {
     client: Client,
@@ -55,8 +53,6 @@ pub struct Transaction<'a> {
 }
 
 /// What a step of a [`Transaction`] has done.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StepResult {

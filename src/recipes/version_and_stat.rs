@@ -8,8 +8,6 @@ use crate::session::connection::Stat;
 use crate::session_id::SessionId;
 
 /// A node's data with its version.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Versioned {
     data: Vec<u8>,
@@ -49,8 +47,6 @@ impl fmt::Debug for Versioned {
 }
 
 /// The version of a node's data: each change makes another one.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
     /// The transaction that created the node. In a node that is created again, the numbers start
@@ -90,8 +86,6 @@ impl Version {
 }
 
 /// What the server knows about a node beside its data: see [`Znode::stat`](crate::Znode::stat).
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZnodeStat(Stat);
 

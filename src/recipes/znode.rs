@@ -58,8 +58,6 @@ use crate::session::watch_loop::View;
 /// }
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct Znode {
     target: NodeConfig,

@@ -79,8 +79,6 @@ use crate::session::watch_loop::View;
 /// entered.leave()?; // until all three have finished
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct DoubleBarrier {
     target: NodeConfig,
@@ -354,8 +352,6 @@ fn over<T>(wait: &Wait, node: &str) -> Result<Option<T>> {
 
 /// A participant's place inside a [`DoubleBarrier`]; dropping it leaves, without waiting for the
 /// others.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "if unused the participant leaves immediately"]
 #[clippy::has_significant_drop]
 pub struct Entered {

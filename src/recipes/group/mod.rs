@@ -46,16 +46,12 @@ use crate::session_id::SessionId;
 /// membership.leave()?;
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct Group {
     target: NodeConfig,
 }
 
 /// A member of a [`Group`].
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Member {

@@ -44,8 +44,6 @@ const OPENING: &str = "open";
 /// | [`is_member`](Membership::is_member) | the present state |
 /// | [`lost`](Membership::lost) | a handle to wait for the next loss; after a rejoin, ask for another one |
 /// | [`on_lost`](Membership::on_lost), [`on_rejoined`](Membership::on_rejoined) | call back each time |
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "if unused the group is left immediately"]
 #[clippy::has_significant_drop]
 pub struct Membership {

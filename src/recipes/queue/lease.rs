@@ -31,8 +31,6 @@ const ACK: Purpose =
 ///
 /// The lease is a lock on the item's own node: it is held, and reports its loss, like the lock of a
 /// [`LockGuard`](crate::LockGuard).
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "if unused the item returns to the queue immediately"]
 #[clippy::has_significant_drop]
 pub struct LeasedItem {

@@ -103,8 +103,6 @@ pub(crate) use offer_and_take::Items;
 /// mail.ack()?; // now it is gone; without this another consumer would get it
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct DistributedQueue {
     items: Items,

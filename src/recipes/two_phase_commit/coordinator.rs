@@ -20,8 +20,6 @@ use crate::session::watch_loop::View;
 ///
 /// Dropping it decides nothing: the round waits until a client
 /// [recovers](crate::TwoPhaseCommit::recover) it.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Debug)]
 #[must_use = "dropping it decides nothing: the round waits until it is recovered"]
 pub struct Coordinator {

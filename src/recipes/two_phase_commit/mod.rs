@@ -83,8 +83,6 @@ use crate::session::wait_limit::Wait;
 /// transfer.forget()?; // when all have done what was decided
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct TwoPhaseCommit {
     target: NodeConfig,

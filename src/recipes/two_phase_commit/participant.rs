@@ -30,8 +30,6 @@ use crate::session::watch_loop::{View, WatchLoop};
 ///
 /// It is no [`Hold`](crate::Hold), and has no transactions of its own: another session may take its
 /// name, so its node can fence nothing.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "if unused the participant is gone immediately"]
 #[clippy::has_significant_drop]
 pub struct Participant {

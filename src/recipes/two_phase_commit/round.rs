@@ -13,8 +13,6 @@ use crate::session::watch_loop::View;
 /// The decision of a two-phase commit.
 ///
 /// The protocol has these two: there will be no other.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// All participants commit.
@@ -46,8 +44,6 @@ impl fmt::Display for Decision {
 /// The vote of a participant in a two-phase commit.
 ///
 /// The protocol has these two: there will be no other.
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vote {
     /// The participant can commit, whatever happens from now on.
@@ -66,8 +62,6 @@ impl Vote {
 }
 
 /// The state of a round: see [`TwoPhaseCommit::state`](crate::TwoPhaseCommit::state).
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RoundState {
@@ -78,8 +72,6 @@ pub struct RoundState {
 }
 
 /// One of the participants of a [`RoundState`].
-///
-/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParticipantState {
