@@ -573,12 +573,12 @@ fn leader_and_candidates_are_told_with_their_ids() {
         }
         proxy.reset_counts();
         assert_eq!(follower.leader().unwrap().as_ref(), Some(&leader));
-        assert_eq!(proxy.total_requests(), 2, "a list and a read: {:?}", proxy.requests());
+        assert_eq!(proxy.total_requests(), 3, "a sync, a list and a read: {:?}", proxy.requests());
         let candidates = follower.candidates().unwrap();
         assert_eq!(candidates[0], leader);
         assert_eq!(ids(&candidates), ["node-ä", "node-b", "node-b", "node-b", "node-b"]);
         assert!(candidates.is_sorted_by_key(|one| one.sequence), "{candidates:?}");
-        assert_eq!(proxy.total_requests(), 8, "{:?}", proxy.requests());
+        assert_eq!(proxy.total_requests(), 10, "{:?}", proxy.requests());
         leadership.resign().unwrap();
         waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
     });
@@ -651,7 +651,7 @@ fn changes_of_the_leader_are_observed_without_a_herd() {
     assert_eq!(proxy.requests(), []);
     first.resign().unwrap();
     assert_eq!(next(&mut observer).as_deref(), Some("late"));
-    assert_eq!(proxy.total_requests(), 2, "a list and a read: {:?}", proxy.requests());
+    assert_eq!(proxy.total_requests(), 3, "a sync, a list and a read: {:?}", proxy.requests());
     // Candidates with the same id are still different candidates.
     raw.delete(&waiters[0]).unwrap();
     assert_eq!(next(&mut observer).as_deref(), Some("late"));
