@@ -86,14 +86,19 @@ impl Drop for Section {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let hosts = std::env::args().nth(1).unwrap_or_else(|| "localhost:2181".to_owned());
-    let zk = blocking(move |_| Client::connect(&hosts)).await?;
-    let lock = DistributedLock::new(&zk, "/zklock-example", "async");
+    let zk = blocking(move |cancel| Client::builder(&hosts).connect_within(cancel)).await?;
+    let ended = run(&zk).await;
+    // Also releases what is not released yet: a call that still ends could otherwise leave its node behind.
+    blocking(move |_| zk.close()).await;
+    ended
+}
 
+async fn run(zk: &Client) -> Result<(), Box<dyn Error>> {
+    let lock = DistributedLock::new(zk, "/zklock-example", "async");
     let tasks: Vec<_> = (1..=3).map(|number| tokio::spawn(work(lock.clone(), number))).collect();
     for task in tasks {
         task.await??;
     }
-    blocking(move |_| zk.close()).await;
     Ok(())
 }
 

@@ -323,7 +323,7 @@ pub use session_id::SessionId;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper;
 
-/// What a [`LeaderElection`] returns, and its settings.
+/// What a [`LeaderElection`] returns.
 pub mod election {
     pub use crate::recipes::election::candidates::Candidate;
     pub use crate::recipes::election::lead_loop::TermResult;

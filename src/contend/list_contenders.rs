@@ -163,8 +163,8 @@ pub(crate) fn created_at(stat: &Stat) -> Option<SystemTime> {
     (stat.ephemeral_owner != HIDDEN).then(|| SystemTime::UNIX_EPOCH + since)
 }
 
-/// The contenders of a lock node, in grant order. Those that vanish meanwhile are left out. With
-/// `synced`, the client's server has caught up with the leader first.
+/// The contenders of a lock node, in grant order. Those that vanish meanwhile are left out. The client's
+/// server catches up with the leader first.
 pub(crate) fn contenders(client: &Client, node: &str) -> Result<Vec<Contender>> {
     let whole = client.core().whole(node);
     let purpose = Purpose::to_read("list the contenders", "READ on the lock node");

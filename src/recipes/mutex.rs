@@ -63,6 +63,9 @@ use crate::session::wait_limit::Wait;
 /// } // released here
 /// # Ok::<(), zklock::Error>(())
 /// ```
+///
+/// Settings are methods that take the value and return it. If it was used before, they count from then on;
+/// its clones, and guards that it has returned, keep theirs.
 #[derive(Clone)]
 pub struct DistributedLock {
     pub(crate) config: LockConfig,

@@ -86,9 +86,9 @@ fn others_hold_it() {
     let holder_in_words = format!("(pid {}, flock, \"the first\"), queued ", holder.process());
     assert!(refused.err.contains(&holder_in_words), "{}", refused.err);
     assert!(refused.err.ends_with(" s ago; not waiting (-n)\n"), "{}", refused.err);
-    let late = site.run(["-w", "0.2", "a", "echo", "ran"]);
+    let late = site.run(["-w", "2", "a", "echo", "ran"]);
     assert_eq!((late.code, late.out.as_str()), (Some(124), ""));
-    assert!(late.err.ends_with("; not free within 0.2 s\n"), "{}", late.err);
+    assert!(late.err.ends_with("; not free within 2.0 s\n"), "{}", late.err);
     for arguments in [["-n", "-E", "0"], ["-n", "-E", "75"]] {
         let ended = site.run([&arguments[..], &["a", "echo", "ran"]].concat());
         let code = arguments[2].parse().unwrap();

@@ -134,14 +134,14 @@ impl LeaderElection {
         Ok(self.config.try_now(self.form())?.map(Leadership::new))
     }
 
-    /// Returns the leader as far as this client's server knows, which may lag behind the others.
+    /// Returns the leader, including all changes from before this call.
     ///
     /// The leader is the first of the candidates. For people and logs: the answer is out of date
     /// when it arrives. The candidate itself may not know yet that it leads, or may already doubt
     /// its session; only its [`Leadership`] says whether *it* leads.
     ///
-    /// Asks the ensemble's leader first, so never returns a candidate that had resigned before this call. Takes
-    /// three requests, however many candidates there are.
+    /// Asks the ensemble's leader first, and never returns a candidate that had resigned before. Takes three
+    /// requests, however many candidates there are.
     ///
     /// # Errors
     ///
@@ -203,6 +203,8 @@ impl LeaderElection {
     #[must_use = "the value is changed, and returned"]
     pub fn id(mut self, id: impl Into<String>) -> LeaderElection {
         self.config.data = Some(id.into().into_bytes());
+        // That of another candidate from now on.
+        self.progress = Arc::default();
         self
     }
 
