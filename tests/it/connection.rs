@@ -1441,16 +1441,16 @@ fn h22_a_second_request_leaves_while_the_first_is_unanswered_on_time() {
     let site = Site::shared("h22");
     let proxy = Proxy::start(site.hosts().parse().expect("one address"));
     let zk = through(&proxy, ms(10_000));
-    let ask = |name: &str| mutex(&zk, &site.base, name).contenders().unwrap();
+    let ask = |name: &str| zk.znode(format!("{}/{name}", site.base)).read().unwrap();
     let leaves_at_once = || {
         proxy.reset_counts();
         proxy.hold();
         thread::scope(|scope| {
             scope.spawn(|| ask("one"));
-            let one = proxy.wait_for_request(opcode::GET_CHILDREN, AMPLE);
+            let one = proxy.wait_for_request(opcode::GET_DATA, AMPLE);
             let watch = Stopwatch::start();
             scope.spawn(|| ask("two"));
-            let two = proxy.wait_for_requests(opcode::GET_CHILDREN, 2, AMPLE);
+            let two = proxy.wait_for_requests(opcode::GET_DATA, 2, AMPLE);
             let took = watch.took();
             proxy.release();
             assert!(one && two, "{:?}", proxy.requests());
