@@ -75,7 +75,7 @@ fn who_gives_up_leaves_his_place_to_the_next() {
                 1 => if_answered(lock.try_lock_for(Duration::from_millis(1))),
                 2 => if_answered(lock.try_lock()),
                 _ => match lock.lock_within(&token) {
-                    Ok(guard) => Some(guard),
+                    Ok(guard) => Some(guard.expect("a wait without a limit")),
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Cancelled);
                         None

@@ -136,7 +136,7 @@ fn who_gives_up_leaves_no_node_and_blocks_nobody() {
                 0 => Some(lock.lock().unwrap()),
                 1 => if_answered(lock.try_lock_for(Duration::from_millis(1))),
                 _ => match lock.lock_within(&token) {
-                    Ok(guard) => Some(guard),
+                    Ok(guard) => Some(guard.expect("a wait without a limit")),
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Cancelled);
                         None
