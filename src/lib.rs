@@ -2,7 +2,8 @@
 //! and dropping the guard releases the lock.
 //!
 //! A guard knows when its lock is lost, every wait can have a limit, and a call says that others have
-//! the lock only if it has seen them: not when ZooKeeper is down. The other recipes of ZooKeeper stand on the same engine and sessions.
+//! the lock only if it has seen them: not when ZooKeeper is down. The other recipes of ZooKeeper stand
+//! on the same engine and sessions.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -46,25 +46,39 @@ fn modules() -> BTreeMap<Module, String> {
 }
 
 fn modules_in(folder: &str) -> BTreeMap<Module, String> {
-    fn visit(folder: &Path, at: &[String], into: &mut BTreeMap<Module, String>) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut all = BTreeMap::new();
+    for path in sources(folder) {
+        let inside = path.strip_prefix(&root).unwrap().with_extension("");
+        let mut name: Module =
+            inside.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+        let stem = name.last().unwrap();
+        if ["tests", "properties"].iter().any(|end| stem.ends_with(end)) {
+            continue;
+        }
+        if stem == "mod" {
+            name.pop();
+        }
+        all.insert(name, code(&fs::read_to_string(&path).unwrap()));
+    }
+    all
+}
+
+/// The Rust files in a folder and in those below.
+fn sources(folder: &str) -> Vec<PathBuf> {
+    fn visit(folder: &Path, into: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            let inner: Module = at.iter().cloned().chain([stem.clone()]).collect();
             if path.is_dir() {
-                visit(&path, &inner, into);
-                continue;
-            }
-            let name = if stem == "mod" { at.to_vec() } else { inner };
-            let is_test = ["tests", "properties"].iter().any(|end| stem.ends_with(end));
-            if !is_test && path.extension().is_some_and(|end| end == "rs") {
-                into.insert(name, code(&fs::read_to_string(&path).unwrap()));
+                visit(&path, into);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                into.push(path);
             }
         }
     }
-    let mut all = BTreeMap::new();
-    visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &[], &mut all);
-    all
+    let mut found = Vec::new();
+    visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut found);
+    found
 }
 
 fn code(text: &str) -> String {
@@ -338,16 +352,21 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// What a page's links point to, without code.
+/// A page without its blocks of code.
+fn prose(page: &str) -> String {
+    page.split("```").step_by(2).collect()
+}
+
+/// What a page's links point to.
 fn links(page: &str) -> Vec<String> {
-    let text: String = page.split("```").step_by(2).collect();
+    let text = prose(page);
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     targets.map(|(target, _)| target.trim().to_owned()).collect()
 }
 
 /// The names by which links reach a page's headings.
 fn anchors(page: &str) -> BTreeSet<String> {
-    let text: String = page.split("```").step_by(2).collect();
+    let text = prose(page);
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let name = |heading: &str| {
         let words = heading.trim_start_matches('#').trim().to_lowercase();
@@ -394,17 +413,4 @@ fn no_page_names_an_address_of_this_project() {
             assert!(!text.contains(address), "{} names {address}", path.display());
         }
     }
-}
-
-fn sources(folder: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(sources(path.to_str().unwrap()));
-        } else if path.extension().is_some_and(|end| end == "rs") {
-            found.push(path);
-        }
-    }
-    found
 }

@@ -314,7 +314,7 @@ impl Sharer {
         hold
     }
 
-    /// Owns nothing but the node, so any thread may give it.
+    /// Keeps only a weak reference to the node, so any thread may give it or drop it.
     fn signal(&self, act: fn(&Arc<SharedNode>, u64), number: u64) -> Signal {
         let node = Arc::downgrade(&self.node);
         Arc::new(move || {

@@ -183,11 +183,9 @@ impl WatchedNodes {
     /// of it, or it is not watched.
     fn admit(&mut self, own: &str) -> bool {
         let mut heard = self.heard.lock();
-        let is_quiet = matches!(heard.nodes.get(own), Some(News::Nothing));
-        if is_quiet {
-            heard.successor = Some(own.into());
-        }
-        is_quiet
+        let Some((own, News::Nothing)) = heard.nodes.get_key_value(own) else { return false };
+        heard.successor = Some(Arc::clone(own));
+        true
     }
 
     /// What to do, now that this is the connection.

@@ -118,11 +118,12 @@ impl NodeConfig {
         Changes::new(&self.client, self.node.clone(), purpose, T::eq, look)
     }
 
-    /// The error for a request that the server refuses, or that had no answer.
+    /// An error about this node.
     pub(crate) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
         Error::new(kind, message).on(self.node.as_deref().unwrap_or_default())
     }
 
+    /// The error for a request that the server refuses, or that had no answer.
     pub(crate) fn refused(&self, fault: &Fault, purpose: Purpose) -> Error {
         purpose.refused(fault, self.node.as_deref().unwrap_or_default())
     }

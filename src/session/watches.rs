@@ -16,8 +16,8 @@ const LITTER: usize = if cfg!(test) { 4 } else { 64 };
 const TOO_MANY: usize = if cfg!(test) { 40 } else { 10_000 };
 
 /// Called with what has happened to a node, and when a watch is set on it, in the order of the
-/// server's answers and events; it may only note that, or signal. The signal that it returns is given when all
-/// events are noted that came together: those of one transaction often do.
+/// server's answers and events; it may only note that, or signal. The signal that it returns is given
+/// when all events are noted that came together: those of one transaction often do.
 pub(crate) type OnNodeEvent = Arc<dyn Fn(NodeEvent) -> Option<Signal> + Send + Sync>;
 
 /// See the module.

@@ -9,9 +9,7 @@ use zklock::{
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, Kind, NO_AUTH, Raw};
 use crate::support::site::Site;
-use crate::support::{
-    mutex, mutex_builder, reentrant, skip_without_server, skip_without_zookeeper,
-};
+use crate::support::{mutex, reentrant, skip_without_server, skip_without_zookeeper};
 
 const SOON: Duration = Duration::from_secs(15);
 const READ: i32 = 1;
@@ -143,9 +141,8 @@ fn s70_to_ask_and_to_break_take_what_the_error_says() {
     let (mut raw, node) = owned(&site, READ | WRITE | CREATE);
     let owner = site.builder().auth("digest", b"owner:secret").connect().unwrap();
     let zk = site.client();
-    let theirs = mutex_builder(&owner, &site.base, "a")
-        .acl([Acl::creator_only(), Acl::new(Permissions::READ, "world", "anyone")].as_slice())
-        .build();
+    let theirs = mutex(&owner, &site.base, "a")
+        .acl([Acl::creator_only(), Acl::new(Permissions::READ, "world", "anyone")].as_slice());
     let guard = theirs.lock().unwrap();
     let lock = mutex(&zk, &site.base, "a");
     let shared = DistributedRwLock::new(&zk, &site.base, "a");
@@ -268,7 +265,7 @@ fn s30_a_holder_that_is_shown_nothing_of_its_node_but_that_it_is_there_holds_unt
     raw.create_all(&format!("{}/a", site.base)).unwrap();
     raw.add_auth("digest", b"owner:secret").unwrap();
     let owner = Acl::new(Permissions::ALL, "digest", "owner:Vj++wdU3sMAbt+g9TyKj1BT+usI=");
-    let lock = mutex_builder(&zk, &site.base, "a").acl([owner]).build();
+    let lock = mutex(&zk, &site.base, "a").acl([owner]);
     let guard = lock.lock().unwrap();
     guard.ensure_held().unwrap();
     raw.delete(guard.path()).unwrap();

@@ -17,8 +17,8 @@ use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    eventually, mutex, mutex_builder, skip_before, skip_unless_alone, skip_without_server,
-    skip_without_zookeeper, strict, threads_named, waiting,
+    eventually, mutex, skip_before, skip_unless_alone, skip_without_server, skip_without_zookeeper,
+    strict, threads_named, waiting,
 };
 
 const LONG: Duration = Duration::from_secs(15);
@@ -780,8 +780,7 @@ fn creator_only_admits_whoever_has_the_credentials() {
     let other = site.builder().auth("digest", b"you:secret").connect().unwrap();
     let nobody = site.client();
     let node = format!("{}/a", site.base);
-    let lock =
-        |client: &Client| mutex_builder(client, &site.base, "a").acl(Acl::creator_only()).build();
+    let lock = |client: &Client| mutex(client, &site.base, "a").acl(Acl::creator_only());
     let guard = lock(&owner).lock().unwrap();
     guard.ensure_held().unwrap();
     assert_eq!(raw.get_children(&node).unwrap_err().code(), Some(NO_AUTH));
@@ -820,7 +819,7 @@ fn credentials_are_presented_again_after_a_reconnect() {
     let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_secs(4));
     let zk = builder.auth("digest", b"me:one").auth("digest", b"me:two").connect().unwrap();
     site.raw().create_all(&site.base).unwrap();
-    let lock = mutex_builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let lock = mutex(&zk, &site.base, "a").acl(Acl::creator_only());
     for _ in 0..3 {
         let guard = lock.lock().unwrap();
         let before = proxy.connections();
@@ -925,7 +924,7 @@ fn credentials_are_neither_shown_nor_logged() {
     let refused = builder.clone().auth("nonsense", credentials.as_bytes()).connect().unwrap_err();
     shown.push(format!("{refused} {refused:?}"));
     let zk = builder.connect().unwrap();
-    let lock = mutex_builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let lock = mutex(&zk, &site.base, "a").acl(Acl::creator_only());
     let guard = lock.lock().unwrap();
     let lost = guard.lost();
     shown.push(format!("{zk:?} {zk:#?} {lock:?} {guard:?} {lost:?} {:?}", zk.stats()));

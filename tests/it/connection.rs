@@ -21,9 +21,8 @@ use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::transport::{Transport, secure_hosts};
 use crate::support::{
-    Raise, connecting, eventually, got_nothing, in_background, mutex, mutex_builder, nodes_of,
-    processor_time, skip_before, skip_unless_alone, skip_without_server, skip_without_zookeeper,
-    waiting,
+    Raise, connecting, eventually, got_nothing, in_background, mutex, nodes_of, processor_time,
+    skip_before, skip_unless_alone, skip_without_server, skip_without_zookeeper, waiting,
 };
 
 /// Ample time for steps whose duration a test does not check.
@@ -1072,7 +1071,7 @@ fn credentials_are_presented_again_after_a_cut() {
         .auth("digest", b"user:password")
         .connect()
         .unwrap();
-    let lock = mutex_builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let lock = mutex(&zk, &site.base, "a").acl(Acl::creator_only());
     let told = states(&zk);
     let guard = lock.lock().unwrap();
     assert!(site.raw().get_children(&format!("{}/a", site.base)).is_err(), "the ACL is in effect");
@@ -1332,10 +1331,7 @@ fn h10_credentials_mix_up_no_answers() {
     let askers: Vec<_> = (0..4)
         .map(|asker| {
             let name = format!("n{asker}");
-            let lock = mutex_builder(&zk, &site.base, &name)
-                .data(name.clone())
-                .acl(Acl::creator_only())
-                .build();
+            let lock = mutex(&zk, &site.base, &name).data(name.clone()).acl(Acl::creator_only());
             let (stop, node) = (Arc::clone(&stop), format!("{}/{name}/", site.base));
             thread::spawn(move || {
                 let (mut rounds, mut last) = (0, None);
@@ -1382,7 +1378,7 @@ fn h11_credentials_are_presented_on_every_connection() {
         .connect()
         .unwrap();
     let session = zk.session_id();
-    let lock = mutex_builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let lock = mutex(&zk, &site.base, "a").acl(Acl::creator_only());
     let guard = lock.lock().unwrap();
     proxy.cut();
     guard.ensure_held().unwrap();

@@ -11,8 +11,7 @@ use zklock::{
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
 use crate::support::{
-    connecting, eventually, kind, last, mutex, mutex_builder, skip_without_server,
-    skip_without_zookeeper, waiting,
+    connecting, eventually, kind, last, mutex, skip_without_server, skip_without_zookeeper, waiting,
 };
 
 const T: Duration = Duration::from_secs(20);
@@ -115,7 +114,7 @@ fn a_node_with_a_commit_in_doubt_goes_to_nobody_and_is_not_kept() {
     skip_without_server!();
     let (site, proxy, zk, other) = impatient("fenced-doubt");
     let path = target(&zk, &site);
-    let lock = mutex_builder(&zk, &site.base, "a").keep_for(T).build();
+    let lock = mutex(&zk, &site.base, "a").keep_for(T);
     let guard = lock.lock().unwrap();
     let node = guard.path().to_owned();
     let next = lock.clone();
@@ -156,7 +155,7 @@ fn nothing_is_sent_without_a_connection() {
     skip_without_server!();
     let (site, proxy, zk, other) = impatient("fenced-outage");
     let path = target(&zk, &site);
-    let lock = mutex_builder(&zk, &site.base, "a").keep_for(T).build();
+    let lock = mutex(&zk, &site.base, "a").keep_for(T);
     let guard = lock.lock().unwrap();
     proxy.refuse();
     eventually(T, "the outage", || zk.state() != SessionState::Connected);

@@ -50,20 +50,16 @@ impl Rig {
         Rig { site, proxy, zk, other }
     }
 
-    fn builder(&self) -> DistributedLock {
+    fn lock(&self) -> DistributedLock {
         DistributedLock::new(&self.zk, &self.site.base, "a")
     }
 
-    fn lock(&self) -> DistributedLock {
-        self.builder()
-    }
-
     fn within(&self, turns: u32, time: Duration) -> DistributedLock {
-        self.builder().hand_over(HandOver::within(turns, time)).build()
+        self.lock().hand_over(HandOver::within(turns, time))
     }
 
     fn keeping(&self, limit: Duration) -> DistributedLock {
-        self.builder().keep_for(limit).build()
+        self.lock().keep_for(limit)
     }
 
     /// The same lock, with the other client.
@@ -201,9 +197,9 @@ fn s06_equal_locks_share_a_node_and_no_others_do() {
     let equal = [
         lock.clone(),
         rig.lock(),
-        rig.builder().hand_over(HandOver::default()).build(),
-        rig.builder().acl(Acl::open()).build(),
-        rig.builder().naming(NodeNaming::Curator).build(),
+        rig.lock().hand_over(HandOver::default()),
+        rig.lock().acl(Acl::open()),
+        rig.lock().naming(NodeNaming::Curator),
         DistributedLock::new(rig.zk.clone(), &rig.site.base, "a"),
     ];
     let line = Line::new();
@@ -218,12 +214,12 @@ fn s06_equal_locks_share_a_node_and_no_others_do() {
     let all_but_admin =
         Permissions::READ | Permissions::WRITE | Permissions::CREATE | Permissions::DELETE;
     let unlike = [
-        rig.builder().hand_over(HandOver::Off).build(),
-        rig.builder().hand_over(brief).build(),
-        rig.builder().keep_for(SOON).build(),
-        rig.builder().data("mine").build(),
-        rig.builder().acl([Acl::new(all_but_admin, "world", "anyone")]).build(),
-        rig.builder().naming(NodeNaming::Kazoo).build(),
+        rig.lock().hand_over(HandOver::Off),
+        rig.lock().hand_over(brief),
+        rig.lock().keep_for(SOON),
+        rig.lock().data("mine"),
+        rig.lock().acl([Acl::new(all_but_admin, "world", "anyone")]),
+        rig.lock().naming(NodeNaming::Kazoo),
         rig.theirs(),
     ];
     let cancel = Cancel::new();
@@ -251,7 +247,7 @@ fn s06_equal_locks_share_a_node_and_no_others_do() {
 fn s02_without_handing_over_each_has_its_node_and_its_place_among_all() {
     skip_without_server!();
     let rig = Rig::new("off");
-    let lock = rig.builder().hand_over(HandOver::Off).build();
+    let lock = rig.lock().hand_over(HandOver::Off);
     let mut guard = lock.lock().unwrap();
     let line = Line::new();
     let theirs = strict(&rig.other, &rig.site.base, "a");
@@ -1268,7 +1264,7 @@ fn s25_a_kept_lock_outlasts_a_blip() {
 fn a_lock_that_is_kept_but_not_handed_over_is_in_the_ensembles_order() {
     skip_without_server!();
     let rig = Rig::new("keep-strict");
-    let lock = rig.builder().hand_over(HandOver::Off).keep_for(LONG).build();
+    let lock = rig.lock().hand_over(HandOver::Off).keep_for(LONG);
     let guard = lock.lock().unwrap();
     let first = guard.path().to_owned();
     drop(guard);

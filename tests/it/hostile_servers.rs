@@ -18,8 +18,8 @@ use crate::support::server::free_port;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    alone, eventually, in_background, is_unanswered, mutex, mutex_builder, skip_before,
-    skip_without_server, skip_without_zookeeper,
+    alone, eventually, in_background, is_unanswered, mutex, skip_before, skip_without_server,
+    skip_without_zookeeper,
 };
 
 const LONG: Duration = Duration::from_secs(15);
@@ -454,7 +454,7 @@ fn a_server_that_sends_single_bytes_is_understood() {
     liar.tell(About::Handshake, |_| Lie::Dribble);
     let zk = client(&liar, ms(10_000));
     let other = client(&liar, ms(10_000));
-    let lock = mutex_builder(&zk, &site.base, "a").data(vec![b'x'; 3000]).build();
+    let lock = mutex(&zk, &site.base, "a").data(vec![b'x'; 3000]);
     for _ in 0..10 {
         let guard = lock.lock().unwrap();
         guard.ensure_held().unwrap();

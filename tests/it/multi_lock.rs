@@ -14,8 +14,8 @@ use crate::support::raw::{Acl, Kind};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, connecting, eventually, got_nothing, kind, last, mutex, mutex_builder, nodes_of,
-    own_task, reentrant, skip_without_server, skip_without_zookeeper, wait_until_asleep, waiting,
+    QUIET, connecting, eventually, got_nothing, kind, last, mutex, nodes_of, own_task, reentrant,
+    skip_without_server, skip_without_zookeeper, wait_until_asleep, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -522,7 +522,7 @@ fn what_is_named_twice_is_taken_once() {
     // What cannot be merged is refused before anything is taken.
     site.wait_for_children("a", 0);
     proxy.reset_counts();
-    let kazoo = mutex_builder(&zk, &site.base, "a").naming(NodeNaming::Kazoo).build();
+    let kazoo = mutex(&zk, &site.base, "a").naming(NodeNaming::Kazoo);
     let of = |name: &str| DistributedSemaphore::new(&zk, &site.base, name, 4);
     for (case, odd) in [
         ("mutex and reader", MultiLock::new().with(&lock).with_read(&rw(&zk, &site, "a"))),

@@ -15,9 +15,8 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, connecting, eventually, got_nothing, kind, last, mutex, mutex_builder, nodes_of,
-    own_task, skip_before, skip_without_server, skip_without_zookeeper, strict, wait_until_asleep,
-    waiting,
+    QUIET, connecting, eventually, got_nothing, kind, last, mutex, nodes_of, own_task, skip_before,
+    skip_without_server, skip_without_zookeeper, strict, wait_until_asleep, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -497,7 +496,7 @@ fn s69_contenders_are_listed_in_grant_order_with_all_that_is_known() {
     let site = Site::shared("s69");
     let zk = site.client();
     let node = format!("{}/a", site.base);
-    let lock = mutex_builder(&zk, &site.base, "a").data(b"me").build();
+    let lock = mutex(&zk, &site.base, "a").data(b"me");
     assert_eq!(lock.contenders().unwrap(), [], "of a lock that was never used");
     let guard = lock.lock().unwrap();
     let (mut one, mut two) = (site.raw(), site.raw());
@@ -625,9 +624,9 @@ fn contenders_say_who_they_are_unless_told_otherwise() {
     assert!(contender.thread().is_some() && contender.holds);
     drop(named);
 
-    let silent = mutex_builder(&zk, &site.base, "a").data(b"").build();
+    let silent = mutex(&zk, &site.base, "a").data(b"");
     assert_eq!(label_of(&silent), "");
-    let custom = mutex_builder(&zk, &site.base, "a").data("job 7 — ü").build();
+    let custom = mutex(&zk, &site.base, "a").data("job 7 — ü");
     assert_eq!(label_of(&custom), "job 7 — ü");
     drop((lock, silent, custom));
     site.finish([zk]);
@@ -804,7 +803,7 @@ fn data_that_is_too_large_is_refused_and_harms_nothing() {
     let guard = good.lock().unwrap();
     let connections = proxy.connections();
     for size in [1_048_575, 1 << 20, 3 << 20] {
-        let lock = mutex_builder(&zk, &site.base, "a").data(vec![b'x'; size]).build();
+        let lock = mutex(&zk, &site.base, "a").data(vec![b'x'; size]);
         let failures = [
             lock.lock().unwrap_err(),
             lock.try_lock().unwrap_err(),
@@ -819,7 +818,7 @@ fn data_that_is_too_large_is_refused_and_harms_nothing() {
         }
         guard.ensure_held().unwrap();
     }
-    let large = mutex_builder(&zk, &site.base, "a").data(vec![b'x'; 1_000_000]).build();
+    let large = mutex(&zk, &site.base, "a").data(vec![b'x'; 1_000_000]);
     let held = large.lock().unwrap();
     assert_eq!(large.contenders().unwrap()[0].data.len(), 1_000_000);
     drop(held);
@@ -865,7 +864,7 @@ fn s30_who_may_not_read_his_own_node_learns_of_its_end_all_the_same() {
     let mut raw = site.raw();
     raw.create_all(&format!("{}/a", site.base)).unwrap();
     let blind = Acl::new(Permissions::CREATE | Permissions::DELETE, "world", "anyone");
-    let lock = mutex_builder(&zk, &site.base, "a").acl([blind]).build();
+    let lock = mutex(&zk, &site.base, "a").acl([blind]);
     let guard = lock.lock().unwrap();
     let (tell, told) = mpsc::channel();
     guard.on_lost(move |why| tell.send(why).unwrap());

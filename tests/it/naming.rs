@@ -10,7 +10,7 @@ use crate::support::proxy::{Seen, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
 use crate::support::{
-    got_nothing, last, mutex_builder, skip_before, skip_without_server, skip_without_zookeeper,
+    got_nothing, last, mutex, skip_before, skip_without_server, skip_without_zookeeper,
 };
 
 /// Whether the name is a guid between `before` and `after`, and ten digits.
@@ -28,7 +28,7 @@ fn locks(
     naming: NodeNaming,
 ) -> (DistributedLock, DistributedRwLock, DistributedSemaphore) {
     (
-        mutex_builder(zk, &site.base, "a").naming(naming).build(),
+        mutex(zk, &site.base, "a").naming(naming),
         DistributedRwLock::new(zk, &site.base, "b").naming(naming),
         DistributedSemaphore::new(zk, &site.base, "c", 3).naming(naming),
     )

@@ -14,8 +14,8 @@ use crate::support::raw::{Kind, Raw};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, connecting, eventually, kind, mutex, mutex_builder, skip_without_server,
-    skip_without_zookeeper, strict, waiting,
+    QUIET, connecting, eventually, kind, mutex, skip_without_server, skip_without_zookeeper,
+    strict, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -471,7 +471,7 @@ fn the_words_of_a_request_are_refused_as_data() {
     let site = Site::shared("words");
     let zk = site.client();
     for word in ["unlock", "__REVOKE__"] {
-        let lock = mutex_builder(&zk, &site.base, "a").data(word).build();
+        let lock = mutex(&zk, &site.base, "a").data(word);
         let shared = DistributedRwLock::new(&zk, &site.base, "a").data(word);
         let permits = DistributedSemaphore::new(&zk, &site.base, "a", 2).data(word);
         for kind in [
@@ -486,7 +486,7 @@ fn the_words_of_a_request_are_refused_as_data() {
         assert_eq!(site.children("a").len(), 0);
     }
     // Similar data is accepted.
-    let lock = mutex_builder(&zk, &site.base, "a").data("unlocked").build();
+    let lock = mutex(&zk, &site.base, "a").data("unlocked");
     let guard = lock.lock().unwrap();
     guard.ensure_held().unwrap();
     assert!(!guard.release_requested());

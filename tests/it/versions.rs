@@ -7,9 +7,7 @@ use zklock::{DistributedQueue, ErrorKind, Group, LeaderElection, SharedValue};
 use crate::support::proxy::opcode;
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::{
-    QUIET, eventually, got_nothing, mutex, mutex_builder, skip_before, skip_without_server,
-};
+use crate::support::{QUIET, eventually, got_nothing, mutex, skip_before, skip_without_server};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -57,7 +55,7 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
     let (proxy, zk) = site.proxied(QUIET);
     let guard = mutex(&zk, &site.base, "other").lock().unwrap();
     let large = vec![b'x'; 80_000];
-    let lock = mutex_builder(&zk, &site.base, "a").data(&*large).build();
+    let lock = mutex(&zk, &site.base, "a").data(&*large);
     for limit in [LONG * 4, LONG] {
         let error = lock.try_lock_for(limit).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
@@ -84,7 +82,7 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
     assert_eq!(site.children("a"), [""; 0]);
     assert_eq!(value.get().unwrap().expect("a value").data(), b"small");
     guard.ensure_held().unwrap();
-    drop(mutex_builder(&zk, &site.base, "a").data(&large[..60_000]).build().lock().unwrap());
+    drop(mutex(&zk, &site.base, "a").data(&large[..60_000]).lock().unwrap());
     guard.unlock().unwrap();
     drop((lock, value, queue));
     site.finish([zk]);
@@ -112,7 +110,7 @@ fn a_request_that_any_server_takes_is_asked_again_however_many_connections_it_co
     let site = Site::own("not-too-large");
     let (proxy, zk) = site.proxied(QUIET);
     for size in [2_000, 65_000] {
-        let lock = mutex_builder(&zk, &site.base, "a").data(vec![b'x'; size]).build();
+        let lock = mutex(&zk, &site.base, "a").data(vec![b'x'; size]);
         proxy.drop_request_on(opcode::CREATE, "-lock-", 4);
         drop(lock.lock().unwrap());
     }
@@ -125,7 +123,7 @@ fn a_large_request_without_an_answer_is_asked_again() {
     skip_without_server!();
     let site = Site::own("large-again");
     let (proxy, zk) = site.proxied(QUIET);
-    let lock = mutex_builder(&zk, &site.base, "a").data([b'x'; 80_000]).build();
+    let lock = mutex(&zk, &site.base, "a").data([b'x'; 80_000]);
     for round in 1..=3 {
         proxy.drop_reply_on(opcode::CREATE, "-lock-", 1);
         proxy.drop_request_on(opcode::CREATE, "-lock-", 1);

@@ -263,18 +263,8 @@ impl Server {
 
     pub(super) fn find(&mut self, session: i64, path: &str, watch: bool) -> Option<Stat> {
         let node = self.nodes.get(path)?;
-        let stat = Stat {
-            czxid: node.czxid,
-            mzxid: node.czxid,
-            ctime: 0,
-            mtime: 0,
-            data_length: 0,
-            version: 0,
-            child_changes: 0,
-            children: 0,
-            children_zxid: 0,
-            ephemeral_owner: node.owner,
-        };
+        let (czxid, ephemeral_owner) = (node.czxid, node.owner);
+        let stat = Stat { czxid, mzxid: czxid, ephemeral_owner, ..Stat::default() };
         if let (true, Some(seat)) = (watch, self.sessions.get_mut(&session)) {
             seat.watched.insert((Aspect::Node, path.to_owned()));
         }

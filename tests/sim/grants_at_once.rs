@@ -45,18 +45,7 @@ impl Ensemble for Nobody {
 }
 
 fn stat() -> Stat {
-    Stat {
-        czxid: 1,
-        mzxid: 1,
-        ctime: 0,
-        mtime: 0,
-        data_length: 0,
-        version: 0,
-        child_changes: 0,
-        children: 0,
-        children_zxid: 0,
-        ephemeral_owner: 1,
-    }
+    Stat { czxid: 1, mzxid: 1, ephemeral_owner: 1, ..Stat::default() }
 }
 
 impl Connection for Nobody {

@@ -13,7 +13,7 @@ use zklock::{
 };
 
 use crate::support::connecting;
-use crate::support::mutex_builder;
+use crate::support::mutex;
 
 const TEST: &str = "interop::ours::the_program_of_our_own_locks";
 const HOSTS: &str = "ZKLOCK_TEST_PEER_OF";
@@ -126,7 +126,7 @@ impl Ours {
         };
         let rw = || DistributedRwLock::new(&self.zk, base, name).naming(naming);
         match class {
-            "mutex" => Lock::Mutex(mutex_builder(&self.zk, base, name).naming(naming).build()),
+            "mutex" => Lock::Mutex(mutex(&self.zk, base, name).naming(naming)),
             "read" => Lock::Read(rw()),
             "write" => Lock::Write(rw()),
             "leader" => {

@@ -82,20 +82,11 @@ pub(crate) fn mutex(
     base: impl AsRef<str>,
     name: impl AsRef<str>,
 ) -> DistributedLock {
-    mutex_builder(zk, base, name).build()
-}
-
-/// Like [`mutex`], but returns the builder, for more settings.
-pub(crate) fn mutex_builder(
-    zk: impl Into<Client>,
-    base: impl AsRef<str>,
-    name: impl AsRef<str>,
-) -> DistributedLock {
-    let mut builder = DistributedLock::new(zk, base, name);
+    let mut lock = DistributedLock::new(zk, base, name);
     if let Some(acl) = Transport::wanted().acl() {
-        builder = builder.acl(acl);
+        lock = lock.acl(acl);
     }
-    if hands_over() { builder } else { builder.hand_over(HandOver::Off) }
+    if hands_over() { lock } else { lock.hand_over(HandOver::Off) }
 }
 
 /// A mutex that makes a new node for each acquisition, whatever the environment says.
@@ -104,7 +95,7 @@ pub(crate) fn strict(
     base: impl AsRef<str>,
     name: impl AsRef<str>,
 ) -> DistributedLock {
-    mutex_builder(zk, base, name).hand_over(HandOver::Off)
+    mutex(zk, base, name).hand_over(HandOver::Off)
 }
 
 /// Like [`mutex`], but reentrant.
