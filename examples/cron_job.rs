@@ -47,7 +47,7 @@ fn run_once(hosts: &str, day: &str) -> Result<(), Box<dyn Error>> {
     let report = Once::new(&zk, "/zklock-example", "report");
     match report.run_within(6 * HOUR, day, |guard| write_report(day, guard))? {
         Done(()) => println!("report of day {day}: done here"),
-        DoneByOther(mark) => println!("report of day {day}: done before, by {}", mark.by()),
+        DoneByOther(mark) => println!("report of day {day}: done before, by {}", mark.by),
         Busy(holder) => {
             return Err(format!("not done after six hours of {}", holder.label()).into());
         }

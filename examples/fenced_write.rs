@@ -38,6 +38,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     next.transaction().write(state.path(), "done").commit()?;
     zk.sync()?; // a server may lag behind
     let now = state.read()?.ok_or("the state is gone")?;
-    println!("{}", String::from_utf8_lossy(now.data()));
+    println!("{}", String::from_utf8_lossy(&now.data));
     Ok(())
 }

@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use zklock::election::Candidate;
-use zklock::{Cancel, Changes, Client, ErrorKind, LeaderElection};
+use zklock::{Cancel, Changes, Client, Contender, ErrorKind, LeaderElection};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -36,8 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // the campaigning with a value of its own.
     let led = election.lead_within::<()>(&stop, |leadership| {
         println!("{address} leads, with fencing token {}", leadership.fencing_token());
-        while leadership.is_held() && !stop.is_cancelled() {
-            thread::sleep(Duration::from_millis(100)); // one step of the leader's work
+        let pause = Duration::from_millis(100);
+        // Until the leadership is lost, or `stop` is tripped.
+        while leadership.lost().wait_within((pause, &stop)).is_none() && !stop.is_cancelled() {
+            // one step of the leader's work
         }
         println!("{address} no longer leads");
         Ok(Continue(()))
@@ -49,14 +50,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Every instance sends requests to the leader's address.
-fn follow(leaders: Changes<Option<Candidate>>) {
-    for leader in leaders {
-        match leader {
-            Ok(Some(leader)) => println!("requests go to {}", leader.id()),
-            Ok(None) => println!("requests wait: nobody leads"),
-            Err(error) if error.kind() == ErrorKind::Closed => {} // the program ends
-            Err(error) => eprintln!("cannot follow the leader: {error}"),
+/// Every instance sends requests to the leader's address, while it knows who leads.
+fn follow(mut leaders: Changes<Option<Contender>>) {
+    let mut is_known = false;
+    loop {
+        match leaders.next_within(Duration::from_secs(1)) {
+            Ok(Some(Some(leader))) => println!("requests go to {}", leader.label()),
+            Ok(Some(None)) => println!("requests wait: nobody leads"),
+            Ok(None) if is_known && !leaders.is_current() => {
+                println!("requests wait: ZooKeeper does not say who leads");
+            }
+            Ok(None) if !is_known && leaders.is_current() => {
+                println!("requests go on: the leader is the same")
+            }
+            Ok(None) => {}
+            Err(error) => return println!("the leader is not followed any more: {error}"),
         }
+        is_known = leaders.is_current();
     }
 }

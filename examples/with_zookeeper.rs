@@ -30,8 +30,7 @@ fn run() -> Result<u8, Box<dyn Error>> {
     let mut arguments = env::args_os().skip(1);
     let program = arguments.next().ok_or("no command given. Usage: with_zookeeper COMMAND...")?;
     let server = ZooKeeperServer::start()?;
-    let kind = if server.is_docker() { "a container" } else { "a process" };
-    eprintln!("started a ZooKeeper server at {}, {kind}", server.hosts());
+    eprintln!("started a ZooKeeper server at {}", server.hosts());
     let status = Command::new(&program)
         .args(arguments)
         .env("ZKLOCK_HOSTS", server.hosts())

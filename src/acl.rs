@@ -60,10 +60,14 @@ impl BitOr for Permissions {
 /// share a lock need [`READ`](Permissions::READ), [`CREATE`](Permissions::CREATE) and
 /// [`DELETE`](Permissions::DELETE) on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Acl {
-    pub(crate) permissions: Permissions,
-    pub(crate) scheme: String,
-    pub(crate) id: String,
+    /// What the entry allows.
+    pub permissions: Permissions,
+    /// The scheme by which the server recognises clients, such as `world`, `digest` or `ip`.
+    pub scheme: String,
+    /// The clients that the entry is for, in the form of its scheme.
+    pub id: String,
 }
 
 impl Acl {
@@ -71,21 +75,6 @@ impl Acl {
     /// `10.0.0.0/8`, `world` and `anyone`.
     pub fn new(permissions: Permissions, scheme: impl Into<String>, id: impl Into<String>) -> Acl {
         Acl { permissions, scheme: scheme.into(), id: id.into() }
-    }
-
-    /// What the entry allows.
-    pub fn permissions(&self) -> Permissions {
-        self.permissions
-    }
-
-    /// The scheme by which the server recognises clients, such as `world`, `digest` or `ip`.
-    pub fn scheme(&self) -> &str {
-        &self.scheme
-    }
-
-    /// The clients that the entry is for, in the form of its scheme.
-    pub fn id(&self) -> &str {
-        &self.id
     }
 
     /// Returns the entry that gives every client all permissions: the default, as with other lock

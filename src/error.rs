@@ -217,6 +217,30 @@ impl fmt::Debug for Error {
     }
 }
 
+impl From<Error> for std::io::Error {
+    /// For programs whose functions return `io::Result`: the error is kept as the
+    /// [inner one](std::io::Error::get_ref).
+    fn from(error: Error) -> std::io::Error {
+        use std::io::ErrorKind as Io;
+        let kind = match error.kind() {
+            ErrorKind::InvalidName | ErrorKind::InvalidArgument | ErrorKind::TooLarge => {
+                Io::InvalidInput
+            }
+            ErrorKind::Connect => Io::NotConnected,
+            ErrorKind::ConnectionLoss => Io::ConnectionAborted,
+            ErrorKind::SessionLost => Io::ConnectionReset,
+            ErrorKind::AuthFailed | ErrorKind::NotAuthorized => Io::PermissionDenied,
+            ErrorKind::NotFound => Io::NotFound,
+            ErrorKind::AlreadyExists => Io::AlreadyExists,
+            ErrorKind::NotEmpty => Io::DirectoryNotEmpty,
+            ErrorKind::Unsupported => Io::Unsupported,
+            // Not `Interrupted` for a cancelled wait: the standard library repeats what was interrupted.
+            _ => Io::Other,
+        };
+        std::io::Error::new(kind, error)
+    }
+}
+
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
@@ -232,6 +256,22 @@ mod tests {
         fn sendable<T: Send + Sync + 'static>() {}
         sendable::<Error>();
         assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn it_becomes_an_error_of_input_and_output_that_still_has_it() {
+        use std::io::ErrorKind as Io;
+        for (kind, io) in [
+            (ErrorKind::Connect, Io::NotConnected),
+            (ErrorKind::NotAuthorized, Io::PermissionDenied),
+            (ErrorKind::InvalidName, Io::InvalidInput),
+            (ErrorKind::Cancelled, Io::Other),
+        ] {
+            let error = std::io::Error::from(Error::new(kind, "no"));
+            assert_eq!(error.kind(), io);
+            let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+            assert_eq!(inner.map(Error::kind), Some(kind));
+        }
     }
 
     #[test]

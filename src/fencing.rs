@@ -25,6 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// let token: FencingToken = "00000001000000a7-00000000".parse().unwrap();
 /// assert_eq!(token.zxid(), 0x1_0000_00a7);
 /// assert_eq!(token.to_string(), "00000001000000a7-00000000");
+/// assert_eq!(FencingToken::try_from(u128::from(token)).unwrap(), token);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken {
@@ -46,6 +47,38 @@ impl FencingToken {
     /// The number of this holder, from 0, among those that share the node one after another.
     pub fn turn(&self) -> u32 {
         self.turn
+    }
+}
+
+impl From<(u64, u32)> for FencingToken {
+    /// The token of this [`zxid`](FencingToken::zxid) and [`turn`](FencingToken::turn), as a store keeps them.
+    fn from((zxid, turn): (u64, u32)) -> FencingToken {
+        FencingToken { zxid, turn }
+    }
+}
+
+impl From<FencingToken> for u128 {
+    /// One number that grows as the token does: the zxid in front of the 32 bits of the turn.
+    fn from(token: FencingToken) -> u128 {
+        (u128::from(token.zxid) << 32) | u128::from(token.turn)
+    }
+}
+
+impl TryFrom<u128> for FencingToken {
+    type Error = Error;
+
+    /// # Errors
+    ///
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a number of more than 96 bits, which no token has.
+    fn try_from(number: u128) -> Result<FencingToken> {
+        match u64::try_from(number >> 32) {
+            // The mask leaves what fits.
+            Ok(zxid) => Ok(FencingToken { zxid, turn: (number & u128::from(u32::MAX)) as u32 }),
+            Err(_) => {
+                let message = format!("{number} is not a fencing token: it has more than 96 bits");
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+        }
     }
 }
 
@@ -78,5 +111,28 @@ impl FromStr for FencingToken {
             );
             Error::new(ErrorKind::InvalidArgument, message)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_token_s_number_grows_as_it_does(one: (u64, u32), other: (u64, u32)) {
+            let (one, other) = (FencingToken::from(one), FencingToken::from(other));
+            let (number, higher) = (u128::from(one), u128::from(other));
+            prop_assert_eq!(number.cmp(&higher), one.cmp(&other));
+            prop_assert_eq!(FencingToken::try_from(number).unwrap(), one);
+        }
+    }
+
+    #[test]
+    fn a_number_that_no_token_has_is_refused() {
+        assert!(FencingToken::try_from((1 << 96) - 1).is_ok());
+        let refused = FencingToken::try_from(1 << 96).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     }
 }

@@ -13,7 +13,7 @@
 //! | several locks, all or none | [`MultiLock`](crate::MultiLock) | one after the other: two could each wait for the other |
 //! | all wait until somebody gives the sign | [`Barrier`](crate::Barrier) | a lock that is held for that: it goes with its holder |
 //! | a known number begin together, and end together | [`DoubleBarrier`](crate::DoubleBarrier) | a barrier: it counts nobody |
-//! | each piece of work done once, if at all | [`DistributedQueue::take`](crate::DistributedQueue::take) | a lease: what was done, and not acknowledged, comes again |
+//! | each piece of work done once, if at all | [`DistributedQueue::take`](crate::queue::Items::take) | a lease: what was done, and not acknowledged, comes again |
 //! | each piece of work done, perhaps twice | [`DistributedQueue::lease`](crate::DistributedQueue::lease) | `take`: what its taker does not finish is gone |
 //! | the urgent work first | [`PriorityQueue`](crate::PriorityQueue) | several queues: nobody can wait for all of them |
 //! | all of a few do something, or none of them | [`TwoPhaseCommit`](crate::TwoPhaseCommit) | a barrier: nobody can say no |
@@ -44,7 +44,7 @@
 //! | releases, leaving, acknowledging | repeated until it is certain, or the session has ended |
 //! | [`SharedValue::set`](crate::SharedValue::set) | repeated, perhaps over what another client has set meanwhile |
 //! | [`Barrier::raise`](crate::Barrier::raise), [`lift`](crate::Barrier::lift), [`TwoPhaseCommit::begin`](crate::TwoPhaseCommit::begin), votes and decisions | checked, as far as possible; otherwise `ConnectionLoss` |
-//! | [`DistributedQueue::take`](crate::DistributedQueue::take) | looked for; if the item is gone, `ConnectionLoss`, whose path is the item's. The same if the time is over before the reply: then the next call returns the item, or `late_items` |
+//! | [`DistributedQueue::take`](crate::queue::Items::take) | looked for; if the item is gone, `ConnectionLoss`, whose path is the item's. The same if the time is over before the reply: then the next call returns the item, or `late_items` |
 //! | [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set), `update`, [`SharedCounter::add`](crate::SharedCounter::add) | looked for, and repeated if it was certainly not made; `ConnectionLoss` if this call or another client may have changed the value meanwhile |
 //! | [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged) | the same |
 //! | [`SharedValue::set_if_absent`](crate::SharedValue::set_if_absent), [`Znode::create`](crate::Znode::create) of a node without a number | looked for, and repeated if nothing was created or deleted below its parent; otherwise `ConnectionLoss` |

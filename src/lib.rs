@@ -56,7 +56,7 @@
 //!
 //! | Type | What it is |
 //! |---|---|
-//! | [`DistributedQueue`] | items in order: [taken](DistributedQueue::take) at most once, or [leased](DistributedQueue::lease) at least once ([`LeasedItem`](crate::queue::LeasedItem)) |
+//! | [`DistributedQueue`] | items in order: [taken](queue::Items::take) at most once, or [leased](DistributedQueue::lease) at least once ([`LeasedItem`](crate::queue::LeasedItem)) |
 //! | [`PriorityQueue`] | items by priority, taken at most once |
 //!
 //! # Coordination
@@ -285,9 +285,9 @@ pub mod bench_only;
 pub use acl::{Acl, Permissions};
 pub use contend::handover_policy::HandOver;
 pub use contend::hold::Hold;
-pub use contend::hold_end::{HoldEnd, Lost};
+pub use contend::hold_end::Lost;
 pub use contend::list_contenders::Contender;
-pub use contend::list_locks::{ListedLock, LockKind, LockList, UnlistedNode, UnlistedReason};
+pub use contend::list_locks::{ListedLock, LockKind, LockList, UnlistedReason};
 pub use contend::ticket::{ContenderKind, NodeNaming};
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
@@ -298,6 +298,7 @@ pub use link::sasl::Sasl;
 pub use link::tls::Tls;
 pub use loss_reason::LossReason;
 pub use recipes::barrier::Barrier;
+pub use recipes::common_to_locks::LockNode;
 pub use recipes::double_barrier::DoubleBarrier;
 pub use recipes::election::{LeaderElection, Leadership};
 pub use recipes::group::Group;
@@ -315,7 +316,8 @@ pub use recipes::transaction::Transaction;
 pub use recipes::two_phase_commit::TwoPhaseCommit;
 pub use recipes::znode::Znode;
 pub use session::cancel::Cancel;
-pub use session::client::{Client, ClientBuilder, ClientStats, StateSubscription};
+pub use session::client::{Client, ClientBuilder, ClientStats};
+pub use session::notify::Subscription;
 pub use session::observed_changes::Changes;
 pub use session::retry_limits::Retry;
 pub use session::status::SessionState;
@@ -326,8 +328,6 @@ pub use zookeeper;
 
 /// What a [`LeaderElection`] returns.
 pub mod election {
-    pub use crate::recipes::election::candidates::Candidate;
-    pub use crate::recipes::election::lead_loop::TermResult;
     pub use crate::recipes::election::progress::{ElectionPhase, ElectionProgress};
 }
 
@@ -338,6 +338,7 @@ pub mod barrier {
 
 /// What a [`DistributedQueue`] and a [`PriorityQueue`] return.
 pub mod queue {
+    pub use crate::recipes::queue::Items;
     pub use crate::recipes::queue::lease::LeasedItem;
 }
 
@@ -379,7 +380,7 @@ pub mod once {
 const _: () = {
     const fn sent<T: Send>() {}
     const fn shared<T: Send + Sync>() {}
-    shared::<(Client, ClientBuilder, ClientStats, StateSubscription)>();
+    shared::<(Client, ClientBuilder, ClientStats, Subscription)>();
     shared::<(SessionState, SessionId, Event, Cancel, Wait, Retry)>();
     shared::<(Error, ErrorKind, Result<()>, Acl, Permissions, FencingToken)>();
     shared::<(DistributedLock, DistributedRwLock, DistributedSemaphore)>();
@@ -388,15 +389,14 @@ const _: () = {
     shared::<Tls>();
     #[cfg(feature = "sasl")]
     shared::<Sasl>();
-    shared::<(LockGuard, ReadGuard, WriteGuard, Permit, Hold, HoldEnd, Lost, LossReason)>();
+    shared::<(LockGuard, ReadGuard, WriteGuard, Permit, Hold, Lost, LossReason)>();
     shared::<(Contender, ContenderKind, ListedLock, LockKind, NodeNaming, HandOver)>();
-    shared::<(LockList, UnlistedNode, UnlistedReason)>();
-    shared::<(LeaderElection, Leadership)>();
-    shared::<(election::Candidate, election::ElectionProgress, election::ElectionPhase)>();
-    sent::<election::TermResult<()>>();
+    shared::<(LockList, UnlistedReason)>();
+    shared::<(LockNode, LeaderElection, Leadership)>();
+    shared::<(election::ElectionProgress, election::ElectionPhase)>();
     shared::<Barrier>();
     shared::<(DoubleBarrier, barrier::Entered)>();
-    shared::<(DistributedQueue, queue::LeasedItem)>();
+    shared::<(DistributedQueue, queue::Items, queue::LeasedItem)>();
     shared::<PriorityQueue>();
     shared::<TwoPhaseCommit>();
     shared::<(commit::Coordinator, commit::Participant, commit::RoundState)>();

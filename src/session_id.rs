@@ -7,19 +7,17 @@ use std::fmt;
 pub struct SessionId(i64);
 
 impl SessionId {
-    /// Returns the id as a number, as in a node's
-    /// [owner](crate::znode::ZnodeStat::owner).
-    pub fn as_i64(self) -> i64 {
-        self.0
-    }
-}
-
-impl SessionId {
     /// The session at whose end a node is deleted; `None` if there is none, or it is not known.
     pub(crate) fn of_owner(owner: i64) -> Option<SessionId> {
         // The same field marks containers and nodes with a time to live.
         let is_mark = owner == i64::MIN || (owner >> 56) == -1;
         (owner != 0 && !is_mark).then_some(SessionId(owner))
+    }
+}
+
+impl From<SessionId> for i64 {
+    fn from(id: SessionId) -> i64 {
+        id.0
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use zklock::testing::ZooKeeperServer;
-use zklock::{Client, DistributedLock, ErrorKind, HoldEnd, LossReason, Result, SharedCounter};
+use zklock::{Client, DistributedLock, ErrorKind, LossReason, Result, SharedCounter};
 
 /// Longer than a restart takes on a busy machine.
 const LONG_SESSION: Duration = Duration::from_secs(40);
@@ -65,7 +65,7 @@ fn a_long_pause_costs_the_lock() -> Result<()> {
     let guard = lock.lock()?;
 
     server.pause()?;
-    assert_eq!(guard.lost().wait_within(PATIENCE), Some(HoldEnd::Lost(LossReason::LeaseExpired)));
+    assert_eq!(guard.lost().wait_within(PATIENCE), Some(Err(LossReason::LeaseExpired)));
     server.resume()?;
     drop(guard);
 
@@ -89,10 +89,7 @@ fn an_expired_session_is_lost_at_once_and_for_its_client_only() -> Result<()> {
 
         let next = theirs.try_lock()?.expect("the node is gone when `expire` returns");
         assert!(next.fencing_token() > guard.fencing_token());
-        assert_eq!(
-            guard.lost().wait_within(PATIENCE),
-            Some(HoldEnd::Lost(LossReason::SessionExpired))
-        );
+        assert_eq!(guard.lost().wait_within(PATIENCE), Some(Err(LossReason::SessionExpired)));
         assert!(!guard.is_held());
         next.unlock()?;
 
@@ -104,7 +101,7 @@ fn an_expired_session_is_lost_at_once_and_for_its_client_only() -> Result<()> {
 
     let session = there.session_id().expect("a session");
     server.expire_session(session)?;
-    assert_eq!(other.lost().wait_within(PATIENCE), Some(HoldEnd::Lost(LossReason::SessionExpired)));
+    assert_eq!(other.lost().wait_within(PATIENCE), Some(Err(LossReason::SessionExpired)));
     Ok(())
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn lasting_short(time: Duration) -> String {
 
 /// Who a contender is: `web1 (pid 4711, backup.sh)`, or what it says about itself.
 pub(crate) fn who(one: &Contender) -> String {
-    let text = match (one.host(), one.process(), one.program()) {
+    let text = match (&one.host, one.process, &one.program) {
         (Some(host), Some(process), Some(program)) => {
             let label = note(one).map(|note| format!(", {note:?}")).unwrap_or_default();
             format!("{host} (pid {process}, {program}{label})")

@@ -219,7 +219,7 @@ fn a_job_whose_zklock_is_killed_is_done_by_the_next_host() {
     let cron = Cron::new("cron-killed");
     let (first, others) = cron.start_five();
     let name = first.name.clone();
-    let process = Pid::from_raw(cron.contenders()[0].process().unwrap().try_into().unwrap());
+    let process = Pid::from_raw(cron.contenders()[0].process.unwrap().try_into().unwrap());
     let guard = children(process)[0];
     for process in [process, guard] {
         kill(process, Signal::SIGKILL).unwrap();

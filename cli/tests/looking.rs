@@ -313,15 +313,15 @@ fn a_lock_is_broken_by_node_or_session_and_not_by_mistake() {
     assert_eq!(site.zklock(&["break", "a", "--node", "other", "--yes"]).0, 1);
     let (code, _, err) = site.zklock(&["break", "a", "--node", &node, "--yes"]);
     assert_eq!((code, err.as_str()), (0, "zklock: a: web1 (pid 7, job) was removed\n"));
-    guard.lost().wait();
+    assert!(guard.lost().wait().is_err());
     let guard = site.lock("a").lock().unwrap();
     let session = site.zk.session_id().unwrap().to_string();
     assert_eq!(site.zklock(&["break", "a", "--session", &session, "--yes"]).0, 0);
-    guard.lost().wait();
+    assert!(guard.lost().wait().is_err());
     let guard = site.lock("a").lock().unwrap();
     let number = &guard.path()[guard.path().len() - 10..];
     assert_eq!(site.zklock(&["break", "a", "--node", number, "--yes"]).0, 0);
-    guard.lost().wait();
+    assert!(guard.lost().wait().is_err());
 }
 
 #[test]

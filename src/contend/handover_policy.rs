@@ -21,7 +21,7 @@ use std::time::Duration;
 ///
 /// let zk = Client::connect("localhost")?;
 /// let strict = DistributedLock::new(&zk, "/locks", "nightly").hand_over(HandOver::Off);
-/// let brief = HandOver::within(8, Duration::from_millis(20));
+/// let brief = HandOver::Within { turns: 8, time: Duration::from_millis(20) };
 /// let lock = DistributedLock::new(&zk, "/locks", "nightly").hand_over(brief);
 /// # drop((strict, lock));
 /// # Ok::<(), zklock::Error>(())
@@ -32,9 +32,7 @@ pub enum HandOver {
     /// One node for each acquisition: threads of one process queue at the ensemble like any other
     /// contender, in strict order.
     Off,
-    /// Threads hand the node on: within these limits, once another contender was seen. Made by
-    /// [`HandOver::within`].
-    #[non_exhaustive]
+    /// Threads hand the node on: within these limits, once another contender was seen.
     Within {
         /// How many more threads may get the node.
         turns: u32,
@@ -44,18 +42,10 @@ pub enum HandOver {
     },
 }
 
-impl HandOver {
-    /// Limits the hand-over in the process once another contender is seen: at most `turns` more threads
-    /// get the lock, and none later than `time` afterwards. A thread that has the lock by then keeps it for as long as it likes.
-    pub const fn within(turns: u32, time: Duration) -> HandOver {
-        HandOver::Within { turns, time }
-    }
-}
-
 impl Default for HandOver {
     /// Within 64 turns and a second.
     fn default() -> HandOver {
-        HandOver::within(64, Duration::from_secs(1))
+        HandOver::Within { turns: 64, time: Duration::from_secs(1) }
     }
 }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::held_node_watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
-use super::hold_end::Lost;
+use super::hold_end::{JointRelease, Lost};
 use super::ticket::Ticket;
 use super::watched_nodes::OwnWatch;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,12 +30,14 @@ const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on th
 
 /// The methods that guards share: whether the lock is still held, for how long, and what its loss does.
 ///
-/// "It" is what the guard holds: a lock, permits, a leadership, an item, a place. All guards of one
-/// node dereference to this type, so its methods are methods of
-/// [`LockGuard`](crate::LockGuard), [`ReentrantGuard`](crate::ReentrantGuard),
-/// [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard), [`Permit`](crate::Permit),
-/// [`Leadership`](crate::Leadership), [`LeasedItem`](crate::queue::LeasedItem) and
-/// [`Entered`](crate::barrier::Entered). A function that must stop when a hold of any kind is lost takes a `&Hold`:
+/// "It" is what the guard holds: a lock, permits, a leadership, an item, a place. All guards dereference to
+/// this type, so its methods are methods of [`LockGuard`](crate::LockGuard),
+/// [`ReentrantGuard`](crate::ReentrantGuard), [`ReadGuard`](crate::ReadGuard),
+/// [`WriteGuard`](crate::WriteGuard), [`Permit`](crate::Permit), [`Leadership`](crate::Leadership),
+/// [`LeasedItem`](crate::queue::LeasedItem), [`Entered`](crate::barrier::Entered),
+/// [`Participant`](crate::commit::Participant), and of [`MultiGuard`](crate::MultiGuard), which holds as long
+/// as it holds all of its locks. A [`Membership`](crate::group::Membership) is none: it survives the loss of its
+/// node. A function that must stop when a hold of any kind is lost takes a `&Hold`:
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedLock, DistributedSemaphore, Hold};
@@ -64,6 +66,13 @@ pub struct Hold {
     /// Since when a caller holds it, if its release is to be reported.
     since: Option<Instant>,
     over: bool,
+    joint: Option<Box<Joint>>,
+}
+
+/// What a hold needs that stands for several, of which it is the first.
+struct Joint {
+    others: Vec<Hold>,
+    release: Arc<JointRelease>,
 }
 
 impl Hold {
@@ -135,14 +144,45 @@ impl Hold {
         shared: Option<(Arc<dyn Sharing>, u64)>,
     ) -> Hold {
         let client = client.clone();
-        Hold { client, held_node, turn, shared, contested: None, since: None, over: false }
+        Hold {
+            client,
+            held_node,
+            turn,
+            shared,
+            contested: None,
+            since: None,
+            over: false,
+            joint: None,
+        }
+    }
+
+    /// What tells of all these holds as of one; it owns and releases nothing. `None` without any hold.
+    pub(crate) fn joint<'a>(
+        holds: impl IntoIterator<Item = &'a Hold>,
+        release: &Arc<JointRelease>,
+    ) -> Option<Hold> {
+        let tells = |hold: &Hold| {
+            let mut told = Hold::of(&hold.client, Arc::clone(&hold.held_node), hold.turn, None);
+            told.over = true;
+            told
+        };
+        let mut holds = holds.into_iter().map(tells);
+        let mut first = holds.next()?;
+        first.joint =
+            Some(Box::new(Joint { others: holds.collect(), release: Arc::clone(release) }));
+        Some(first)
+    }
+
+    /// The holds that it stands for; mostly one.
+    pub(super) fn each(&self) -> impl Iterator<Item = &Hold> {
+        [self].into_iter().chain(self.joint.iter().flat_map(|joint| &joint.others))
     }
 
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Returns the path of the contender's node, as the client names it.
+    /// Returns the path of the contender's node, as the client names it; of several, the first.
     pub fn path(&self) -> &str {
         &self.held_node.path
     }
@@ -157,7 +197,7 @@ impl Hold {
     /// which counts the time that the machine or the process slept. Sends no request; once false,
     /// always false.
     pub fn is_held(&self) -> bool {
-        self.held_node.is_held()
+        self.each().all(|hold| hold.held_node.is_held())
     }
 
     /// Returns how long it is certain to be held without another reply of the ensemble.
@@ -171,8 +211,11 @@ impl Hold {
     /// Compare it with the time that a step takes before you begin the step. It is a duration
     /// rather than an instant because it keeps running while the machine sleeps.
     pub fn lease_left(&self) -> Duration {
-        let left = || self.held_node.session.trusted().unwrap_or_default();
-        if self.is_held() { left() } else { Duration::ZERO }
+        let left = |hold: &Hold| match hold.held_node.is_held() {
+            true => hold.held_node.session.trusted().unwrap_or_default(),
+            false => Duration::ZERO,
+        };
+        self.each().map(left).min().unwrap_or_default()
     }
 
     /// Whether it is held, without recording a loss: for the checks of tests.
@@ -239,10 +282,15 @@ impl Hold {
     /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: it may be held or not.
     /// Otherwise as [`ensure_held`](Self::ensure_held).
     pub fn ensure_held_within(&self, wait: impl Into<Wait>) -> Result<()> {
+        let wait = wait.into();
+        self.each().try_for_each(|hold| hold.confirm(&wait))
+    }
+
+    fn confirm(&self, wait: &Wait) -> Result<()> {
         let held_node = &self.held_node;
         // In a forked process, before any lock is taken.
         self.check()?;
-        let mut call = self.call(&wait.into());
+        let mut call = self.call(wait);
         loop {
             let confirm = |session: &Session| session.confirm(&held_node.watchdog.node);
             let confirmed = match call.session() {
@@ -292,7 +340,11 @@ impl Hold {
 
     /// Returns a handle to wait for the loss on any thread.
     pub fn lost(&self) -> Lost {
-        Lost::of(&self.held_node.watchdog, self.turn)
+        let lost = |hold: &Hold| Lost::of(&hold.held_node.watchdog, hold.turn);
+        match &self.joint {
+            None => lost(self),
+            Some(joint) => Lost::of_several(self.each().map(lost), &joint.release),
+        }
     }
 
     /// Calls `callback`, once, when it is lost; at once if it is already.
@@ -308,7 +360,16 @@ impl Hold {
     /// that are due or running, except for the one that releases. What a callback owns is dropped
     /// when it has run, or after the release.
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        self.tell_if_lost(Box::new(callback));
+        let Some(joint) = &self.joint else { return self.tell_if_lost(Box::new(callback)) };
+        let first = first_call(callback);
+        for hold in self.each() {
+            let (once, release) = (first.clone(), Arc::clone(&joint.release));
+            hold.tell_if_lost(Box::new(move |why| {
+                if !release.came_first() {
+                    once(why);
+                }
+            }));
+        }
     }
 
     fn tell_if_lost(&self, callback: OnLost) {
@@ -330,14 +391,23 @@ impl Hold {
     /// consents; doing nothing is allowed. This call asks no server: the holder's node is watched
     /// anyway. A request goes unnoticed if an ACL forbids the holder to read its own node.
     pub fn release_requested(&self) -> bool {
-        self.held_node.watchdog.state.lock().requested
+        self.each().any(|hold| hold.held_node.watchdog.state.lock().requested)
     }
 
     /// Calls `callback`, once, when a client requests the release; at once if one has already. The
     /// callback never begins after the release. It runs, and may panic, like that of
     /// [`on_lost`](Self::on_lost).
     pub fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
-        self.tell_if_requested(Box::new(callback));
+        let Some(joint) = &self.joint else { return self.tell_if_requested(Box::new(callback)) };
+        let first = first_call(|()| callback());
+        for hold in self.each() {
+            let (once, release) = (first.clone(), Arc::clone(&joint.release));
+            hold.tell_if_requested(Box::new(move || {
+                if !release.is_over() {
+                    once(());
+                }
+            }));
+        }
     }
 
     fn tell_if_requested(&self, callback: OnRequest) {
@@ -525,6 +595,17 @@ impl Drop for Hold {
             return mem::forget((Arc::clone(&self.held_node), self.shared.take()));
         }
         self.release_by(Deadline::after(DROP_LIMIT));
+    }
+}
+
+/// A function that calls `callback` the first time, whichever of its clones is called.
+fn first_call<T>(callback: impl FnOnce(T) + Send + 'static) -> impl Fn(T) + Clone + Send + 'static {
+    let callback = Arc::new(Mutex::new(Some(callback)));
+    move |value| {
+        let callback = callback.lock().take();
+        if let Some(callback) = callback {
+            callback(value);
+        }
     }
 }
 

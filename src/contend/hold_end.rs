@@ -11,18 +11,8 @@ use crate::session::cancel::Cancel;
 use crate::session::notify::{Signals, Waiter};
 use crate::session::wait_limit::Wait;
 
-/// How a hold has ended: see [`Lost::wait`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HoldEnd {
-    /// The guard was dropped, or released otherwise.
-    Released,
-    /// It was lost before that.
-    Lost(LossReason),
-}
-
 /// A handle with which any thread can wait until a lock is lost or released: see
-/// [`Hold::lost`](crate::Hold::lost) and [`MultiGuard::lost`](crate::MultiGuard::lost).
+/// [`Hold::lost`](crate::Hold::lost).
 #[derive(Clone)]
 pub struct Lost {
     /// One hold, or several, of which the first loss counts.
@@ -46,8 +36,8 @@ impl Lost {
         Lost { holds, release: Some(Arc::clone(release)) }
     }
 
-    /// Blocks until the hold ends, and returns how.
-    pub fn wait(&self) -> HoldEnd {
+    /// Blocks until the hold ends: `Ok` if it was released, and otherwise why it was lost.
+    pub fn wait(&self) -> Result<(), LossReason> {
         loop {
             if let Some(end) = self.wait_within(Wait::FOREVER) {
                 return end;
@@ -55,9 +45,9 @@ impl Lost {
         }
     }
 
-    /// Blocks until the hold ends, at most `wait`, and returns how; `None` if the time was over or
-    /// the wait was cancelled first.
-    pub fn wait_within(&self, wait: impl Into<Wait>) -> Option<HoldEnd> {
+    /// Blocks until the hold ends, at most `wait`, and returns how, as [`wait`](Lost::wait) does; `None` if
+    /// the time was over or the wait was cancelled first.
+    pub fn wait_within(&self, wait: impl Into<Wait>) -> Option<Result<(), LossReason>> {
         let wait = wait.into();
         match &self.release {
             None => self.holds.iter().find_map(|hold| hold.wait_within(&wait)),
@@ -81,10 +71,10 @@ impl Lost {
     }
 
     /// Whether the guard was dropped or unlocked.
-    pub fn is_released(&self) -> bool {
+    fn is_released(&self) -> bool {
         match &self.release {
             None => self.holds.iter().all(|hold| hold.watchdog.state.lock().is_over(hold.turn)),
-            Some(release) => release.released.load(Ordering::SeqCst),
+            Some(release) => release.is_over(),
         }
     }
 }
@@ -98,14 +88,14 @@ struct LostHold {
 }
 
 impl LostHold {
-    fn wait_within(&self, wait: &Wait) -> Option<HoldEnd> {
+    fn wait_within(&self, wait: &Wait) -> Option<Result<(), LossReason>> {
         self.look();
         wait.until_found(
             &self.watchdog,
             |watchdog| (&watchdog.state, &watchdog.changed),
             |state| match state.loss(self.turn) {
-                Some(why) => Some(HoldEnd::Lost(why)),
-                None => state.is_over(self.turn).then_some(HoldEnd::Released),
+                Some(why) => Some(Err(why)),
+                None => state.is_over(self.turn).then_some(Ok(())),
             },
         )
     }
@@ -160,7 +150,11 @@ impl JointRelease {
 
     /// Whether they were released before a loss: none counts any more.
     pub(crate) fn came_first(&self) -> bool {
-        self.released.load(Ordering::SeqCst) && self.lost.get().is_none()
+        self.is_over() && self.lost.get().is_none()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.released.load(Ordering::SeqCst)
     }
 
     fn loss(&self, holds: &[LostHold]) -> Option<LossReason> {
@@ -171,7 +165,7 @@ impl JointRelease {
         self.lost.get().copied()
     }
 
-    fn wait_within(&self, holds: &[LostHold], wait: &Wait) -> Option<HoldEnd> {
+    fn wait_within(&self, holds: &[LostHold], wait: &Wait) -> Option<Result<(), LossReason>> {
         let (waiter, token) = (Waiter::new(), Cancel::new());
         let _release = self.changed.subscribe(waiter.bell());
         let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
@@ -179,10 +173,10 @@ impl JointRelease {
         holds.iter().for_each(|hold| hold.trip(&token, Some(self)));
         loop {
             if let Some(why) = self.loss(holds) {
-                return Some(HoldEnd::Lost(why));
+                return Some(Err(why));
             }
             if self.came_first() {
-                return Some(HoldEnd::Released);
+                return Some(Ok(()));
             }
             if wait.is_cancelled() || wait.until().has_passed() {
                 return None;

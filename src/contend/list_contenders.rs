@@ -18,7 +18,7 @@ use crate::session_id::SessionId;
 pub(crate) const HIDDEN: i64 = -1;
 
 /// A contender, which holds a lock or waits for it: see
-/// [`DistributedLock::contenders`](crate::DistributedLock::contenders).
+/// [`LockNode::contenders`](crate::LockNode::contenders).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contender {
@@ -36,6 +36,14 @@ pub struct Contender {
     /// it, and while a request to release the lock stands in its place: a holder writes its data
     /// back as soon as it has noted the request.
     pub data: Vec<u8>,
+    /// The host that it runs on, if its data are the default.
+    pub host: Option<String>,
+    /// The id of its process on that host, if its data are the default.
+    pub process: Option<u32>,
+    /// The name of its program's file, if its data are the default.
+    pub program: Option<String>,
+    /// The name of its thread, if its data are the default.
+    pub thread: Option<String>,
     /// The id of the session it belongs to; `None` if the node belongs to no session, so that no
     /// session's end deletes it, or an ACL hides that, and then [`since`](Contender::since), too.
     pub session: Option<SessionId>,
@@ -50,13 +58,19 @@ pub struct Contender {
 
 impl Contender {
     pub(crate) fn new(node: &str, ticket: &Ticket<'_>, data: Vec<u8>, stat: &Stat) -> Contender {
+        // A request to release the lock is not what it says about itself.
+        let data = if is_request(&data) { Vec::new() } else { data };
+        let part = |name: &str, next: &str| part_of_default(&data, name, next);
         Contender {
             path: path::join(node, ticket.name()),
             sequence: ticket.sequence(),
             kind: ticket.kind(),
             weight: ticket.weight(),
-            // A request to release the lock is not what it says about itself.
-            data: if is_request(&data) { Vec::new() } else { data },
+            host: part("host=", " pid=").map(str::to_owned),
+            process: part(" pid=", " program=").and_then(|id| id.parse().ok()),
+            program: part(" program=", " thread=").map(str::to_owned),
+            thread: part(" thread=", "").map(str::to_owned),
+            data,
             session: SessionId::of_owner(stat.ephemeral_owner),
             since: created_at(stat),
             position: 0,
@@ -104,41 +118,21 @@ impl Contender {
         self.since.map(|since| since.elapsed().unwrap_or_default())
     }
 
-    /// The host that it runs on, if its data are the default.
-    pub fn host(&self) -> Option<&str> {
-        self.part("host=", " pid=")
-    }
-
-    /// The id of its process on that host, if its data are the default.
-    pub fn process(&self) -> Option<u32> {
-        self.part(" pid=", " program=")?.parse().ok()
-    }
-
-    /// The name of its program's file, if its data are the default.
-    pub fn program(&self) -> Option<&str> {
-        self.part(" program=", " thread=")
-    }
-
-    /// The name of its thread, if its data are the default.
-    pub fn thread(&self) -> Option<&str> {
-        self.part(" thread=", "")
-    }
-
-    /// What stands in the default data between two of its names.
-    fn part(&self, name: &str, next: &str) -> Option<&str> {
-        let text = std::str::from_utf8(&self.data).ok()?.lines().next()?;
-        if !text.starts_with("host=") {
-            return None;
-        }
-        let (_, rest) = text.split_once(name)?;
-        if next.is_empty() { Some(rest) } else { Some(rest.split_once(next)?.0) }
-    }
-
     /// The first line of the data as text, with what is not UTF-8 replaced.
     pub fn label(&self) -> String {
         let first = self.data.split(|byte| *byte == b'\n').next().unwrap_or_default();
         String::from_utf8_lossy(first).into_owned()
     }
+}
+
+/// What stands between two names in the first line of data that are the default.
+fn part_of_default<'a>(data: &'a [u8], name: &str, next: &str) -> Option<&'a str> {
+    let text = std::str::from_utf8(data).ok()?.lines().next()?;
+    if !text.starts_with("host=") {
+        return None;
+    }
+    let (_, rest) = text.split_once(name)?;
+    if next.is_empty() { Some(rest) } else { Some(rest.split_once(next)?.0) }
 }
 
 impl fmt::Debug for Contender {

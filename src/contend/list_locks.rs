@@ -29,8 +29,8 @@ pub struct LockList {
     pub base: String,
     /// The locks that clients hold or wait for, sorted by path.
     pub locks: Vec<ListedLock>,
-    /// The nodes that may have more locks below them, sorted by path.
-    pub unlisted: Vec<UnlistedNode>,
+    /// The paths of the nodes that may have more locks below them, in their order, and why.
+    pub unlisted: Vec<(String, UnlistedReason)>,
     /// How many requests the list took.
     pub requests: usize,
 }
@@ -51,16 +51,6 @@ pub struct ListedLock {
     pub waiters: usize,
     /// The first holder; `None` if it released before it could be read.
     pub first: Option<Contender>,
-}
-
-/// A node that a [`LockList`] may lack locks of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct UnlistedNode {
-    /// The node's path.
-    pub path: String,
-    /// Why there may be more locks below it.
-    pub reason: UnlistedReason,
 }
 
 /// Why locks may be missing in a [`LockList`].
@@ -98,7 +88,7 @@ pub enum LockKind {
 
 impl LockKind {
     /// What kind of lock these contenders use, which are all those of one path, in the order in
-    /// which [`contenders`](crate::DistributedLock::contenders) lists them; `None` without any.
+    /// which [`contenders`](crate::LockNode::contenders) lists them; `None` without any.
     pub fn of(contenders: &[Contender]) -> Option<LockKind> {
         let first = contenders.first()?;
         let taken = contenders.iter().filter(|one| one.holds).map(|one| one.weight);
@@ -223,7 +213,7 @@ fn read_firsts(
 struct Walk {
     /// The locks, and the paths of their first contenders.
     locks: Vec<(ListedLock, String)>,
-    unlisted: Vec<UnlistedNode>,
+    unlisted: Vec<(String, UnlistedReason)>,
     /// Nodes to look at: by the number of siblings and their parent, their names. So, a node with a
     /// multitude of children keeps nobody from looking at the others.
     ahead: BTreeMap<(usize, String), Vec<String>>,
@@ -263,7 +253,7 @@ impl Walk {
 
     fn note_unlisted(&mut self, path: &str, reason: UnlistedReason) {
         self.requests += 1;
-        self.unlisted.push(UnlistedNode { path: path.to_owned(), reason });
+        self.unlisted.push((path.to_owned(), reason));
     }
 
     /// The nodes to look at now; none at the end.
@@ -284,7 +274,7 @@ impl Walk {
         if next.is_empty() {
             for ((_, path), names) in std::mem::take(&mut self.ahead) {
                 let reason = UnlistedReason::TooMany(names.len());
-                self.unlisted.push(UnlistedNode { path, reason });
+                self.unlisted.push((path, reason));
             }
         }
         next
@@ -294,7 +284,7 @@ impl Walk {
         let mut locks: Vec<ListedLock> = self.locks.into_iter().map(|(lock, _)| lock).collect();
         locks.sort_by(|one, other| one.path.cmp(&other.path));
         let mut unlisted = self.unlisted;
-        unlisted.sort_by(|one, other| one.path.cmp(&other.path));
+        unlisted.sort_by(|(one, _), (other, _)| one.cmp(other));
         LockList { base: base.to_owned(), locks, unlisted, requests: self.requests }
     }
 }
@@ -348,7 +338,7 @@ mod tests {
     fn a_tree_without_an_end_is_left_at_some_point_and_that_is_said() {
         let endless = walk(|_| ["a", "b"].into_iter().collect());
         assert_eq!(endless.requests, MOST_NODES);
-        let rest = endless.unlisted.iter().map(|one| match one.reason {
+        let rest = endless.unlisted.iter().map(|(_, reason)| match *reason {
             UnlistedReason::TooMany(count) => count,
             other => panic!("{other:?}"),
         });
@@ -369,7 +359,7 @@ mod tests {
         assert_eq!(paths, ["/deep/1/1/1"]);
         let looked_at = MOST_NODES - 6;
         let reason = UnlistedReason::TooMany(3 * MOST_NODES - looked_at);
-        assert_eq!(list.unlisted, [UnlistedNode { path: "/crowd".to_owned(), reason }]);
+        assert_eq!(list.unlisted, [("/crowd".to_owned(), reason)]);
     }
 
     #[test]

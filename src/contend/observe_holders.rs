@@ -2,7 +2,7 @@
 
 use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
-use super::ticket::{ContenderKind, Form};
+use super::ticket::ContenderKind;
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
@@ -13,17 +13,17 @@ use crate::session::watch_loop::View;
 
 const LOOK: Purpose = Purpose::to_read("read who holds the lock", "READ on the lock node");
 
-/// Observes the holders, and reports what `show` makes of them.
+/// Observes the holders, who contend for this kind, and reports what `show` makes of them.
 pub(crate) fn observe<T: Clone + Send + 'static>(
     client: &Client,
     node: Result<String>,
-    form: Form,
+    kind: ContenderKind,
     show: fn(Vec<Contender>) -> T,
     is_same: fn(&T, &T) -> bool,
 ) -> Changes<T> {
     let shown = node.clone().unwrap_or_default();
     Changes::new(client, node, LOOK, is_same, move |view: &mut View<'_>, whole: &str| {
-        look(view, whole, &shown, form).map(show)
+        look(view, whole, &shown, kind).map(show)
     })
 }
 
@@ -34,10 +34,15 @@ pub(crate) fn are_same(some: &Vec<Contender>, others: &Vec<Contender>) -> bool {
 }
 
 /// Reads who holds the lock, and watches for changes.
-fn look(view: &mut View<'_>, whole: &str, node: &str, form: Form) -> Answer<Vec<Contender>> {
+fn look(
+    view: &mut View<'_>,
+    whole: &str,
+    node: &str,
+    kind: ContenderKind,
+) -> Answer<Vec<Contender>> {
     // While a mutex's first contender is there, no other one holds, so only its node must be
     // watched. In other locks several contenders can hold.
-    if form.kind == ContenderKind::Mutex {
+    if kind == ContenderKind::Mutex {
         let children = view.session.names(whole, false)?.unwrap_or_default();
         if let Some(first) = in_grant_order(children.iter()).first() {
             match view.watch_node(&path::join(whole, first.name())) {

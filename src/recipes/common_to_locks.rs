@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire_after, insist, insist_within};
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
@@ -15,43 +14,69 @@ use crate::contend::revoke;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::contend::when_others_were_seen::OthersSeen;
 use crate::error::{Error, ErrorKind, Result};
-use crate::path;
+use crate::recipes::recipe_znode::NodeConfig;
 use crate::rt;
 use crate::session::client::Client;
 use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
 
-/// See the module.
+/// The node of a lock, with the contenders below it: who holds the lock, who waits for it, and how to have
+/// it released.
+///
+/// [`DistributedLock`](crate::DistributedLock), [`ReentrantLock`](crate::ReentrantLock),
+/// [`DistributedRwLock`](crate::DistributedRwLock), [`DistributedSemaphore`](crate::DistributedSemaphore)
+/// and [`LeaderElection`](crate::LeaderElection) dereference to this type, so its methods are methods of all
+/// of them, and a function that looks at locks of any kind takes a `&LockNode`.
+///
+/// ```no_run
+/// use zklock::{Client, DistributedLock, LockNode};
+///
+/// fn show(lock: &LockNode) -> zklock::Result<()> {
+///     match lock.holder()? {
+///         Some(holder) => println!("{} is held by {}", lock.path(), holder.label()),
+///         None => println!("{} is free", lock.path()),
+///     }
+///     Ok(())
+/// }
+///
+/// let zk = Client::connect("localhost")?;
+/// show(&DistributedLock::new(&zk, "/locks", "nightly"))?;
+/// # Ok::<(), zklock::Error>(())
+/// ```
 #[derive(Clone)]
-pub(crate) struct LockConfig {
-    pub(crate) client: Client,
-    /// The lock path; the first call that needs it reports a bad name.
-    pub(crate) node: Result<String>,
+pub struct LockNode {
+    /// Client, path, and the ACL of what is created.
+    pub(crate) node: NodeConfig,
     pub(crate) data: Option<Vec<u8>>,
-    pub(crate) acl: Vec<Acl>,
     pub(crate) naming: NodeNaming,
+    /// What those who hold it contend for.
+    kind: ContenderKind,
     /// What is held, for messages.
-    pub(crate) noun: &'static str,
+    noun: &'static str,
 }
 
-impl LockConfig {
-    pub(crate) fn new(client: Client, base: &str, name: &str) -> LockConfig {
-        LockConfig {
-            client,
-            node: path::lock_path(base, name),
-            data: None,
-            acl: vec![Acl::open()],
-            naming: NodeNaming::default(),
-            noun: "lock",
-        }
+impl LockNode {
+    pub(crate) fn new(
+        client: Client,
+        (base, name): (&str, &str),
+        kind: ContenderKind,
+        noun: &'static str,
+    ) -> LockNode {
+        let node = NodeConfig::new(client, base, name);
+        LockNode { node, data: None, naming: NodeNaming::default(), kind, noun }
     }
 
     pub(crate) fn form(&self, kind: ContenderKind) -> Form {
         Form::new(self.naming, kind)
     }
 
+    /// The path, unless ZooKeeper does not allow it.
     pub(crate) fn node(&self) -> Result<&str> {
-        self.node.as_deref().map_err(Error::clone)
+        self.node.node()
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.node.client
     }
 
     /// The data of this lock's contenders.
@@ -68,7 +93,7 @@ impl LockConfig {
 
     /// Acquires the lock only if no other contender blocks it.
     pub(crate) fn try_now(&self, form: Form) -> Result<Option<Hold>> {
-        let wait = self.client.core().connect_timeout().into();
+        let wait = self.client().core().connect_timeout().into();
         self.acquire(form, Limits::impatient(&wait))
     }
 
@@ -100,45 +125,120 @@ impl LockConfig {
         others: &OthersSeen,
         begin: Instant,
     ) -> Result<Option<Hold>> {
-        self.client.core().check_process()?;
+        self.client().core().check_process()?;
         self.check(form)?;
-        let started = self.client.core().time_for_report();
+        let started = self.client().core().time_for_report();
         let hold = acquire_after(&self.contention(self.node()?, form), limits, others, begin)?;
         Ok(hold.map(|hold| hold.acquired_since(started)))
     }
 
     pub(crate) fn contention(&self, node: &str, form: Form) -> Contention {
-        let (client, acl) = (self.client.clone(), self.acl.clone());
-        let (node, data) = (node.to_owned(), self.data());
-        let noun = self.noun;
+        let NodeConfig { client, acl, .. } = self.node.clone();
+        let (node, data, noun) = (node.to_owned(), self.data(), self.noun);
         Contention { client, node, noun, data, acl, form, must_exist: false }
     }
+}
 
-    // ----- observing and requests to release
-
-    pub(crate) fn contenders(&self) -> Result<Vec<Contender>> {
-        list_contenders::contenders(&self.client, self.node()?)
+impl LockNode {
+    /// Returns the lock path, `base/name`, even if ZooKeeper does not allow it.
+    pub fn path(&self) -> &str {
+        self.node.path()
     }
 
-    /// Returns the first contender.
-    pub(crate) fn first_contender(&self) -> Result<Option<Contender>> {
-        list_contenders::first(&self.client, self.node()?)
+    /// Lists the holders and the waiting contenders, in the order in which they are
+    /// granted: holders come first.
+    ///
+    /// Everything that happened before this call is in the list: it asks the ensemble's leader first.
+    /// For people and logs: the list may be out of date when it is returned, so do not base
+    /// decisions on it.
+    ///
+    /// Takes two requests, and one more for each contender.
+    ///
+    /// # Errors
+    ///
+    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
+    /// [end every wait](crate::guide#what-ends-every-wait).
+    pub fn contenders(&self) -> Result<Vec<Contender>> {
+        list_contenders::contenders(self.client(), self.node()?)
     }
 
-    pub(crate) fn observe(&self, form: Form) -> Changes<Vec<Contender>> {
-        observe(&self.client, self.node.clone(), form, |holders| holders, are_same)
+    /// Returns who holds the lock; of several holders, the first; `None` if nobody does.
+    ///
+    /// As fresh as [`contenders`](Self::contenders), and in three requests, however many there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`contenders`](Self::contenders).
+    pub fn holder(&self) -> Result<Option<Contender>> {
+        Ok(list_contenders::first(self.client(), self.node()?)?.filter(|first| first.holds))
     }
 
-    pub(crate) fn request_release(&self) -> Result<usize> {
-        revoke::ask_holders(&self.client, self.node()?)
+    /// Observes who holds: first the present holders, in the order of their numbers, then
+    /// those after each change. For dashboards and tests.
+    ///
+    /// While a mutex is held, an observer watches only the holder's node, so new waiters wake no observer;
+    /// a change of the holder costs each observer a list and a read. Otherwise it watches the list of
+    /// children: each contender that comes or goes costs each observer a list, and a read for each holder.
+    pub fn observe(&self) -> Changes<Vec<Contender>> {
+        observe(
+            self.client(),
+            self.node().map(str::to_owned),
+            self.kind,
+            |holders| holders,
+            are_same,
+        )
     }
 
-    pub(crate) fn request_release_of(&self, contender: &Contender) -> Result<bool> {
-        revoke::ask_contender(&self.client, self.node()?, &contender.path)
+    /// Asks all holders to release the lock, and returns how many it asked.
+    ///
+    /// It does not wait: a holder may keep the lock.
+    ///
+    /// Each holder learns of the request by
+    /// [`on_release_requested`](crate::Hold::on_release_requested) or
+    /// [`release_requested`](crate::Hold::release_requested), and consents by dropping
+    /// its guard. The request is the text `__REVOKE__`, written over the data of the
+    /// holder's node. Revocable locks of Curator understand it, too.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without WRITE on a holder's
+    /// node; otherwise as [`contenders`](Self::contenders).
+    pub fn request_release(&self) -> Result<usize> {
+        revoke::ask_holders(self.client(), self.node()?)
     }
 
-    pub(crate) fn break_lock(&self, contender: &Contender) -> Result<bool> {
-        revoke::break_off(&self.client, self.node()?, &contender.path)
+    /// Asks one contender to release the lock; returns false if its node no longer exists.
+    ///
+    /// A contender that still waits learns of the request when it acquires the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another
+    /// lock; otherwise as [`request_release`](Self::request_release).
+    pub fn request_release_of(&self, contender: &Contender) -> Result<bool> {
+        revoke::ask_contender(self.client(), self.node()?, &contender.path)
+    }
+
+    /// **Takes the lock away from a contender by force**: deletes its node, and returns
+    /// whether the node existed.
+    ///
+    /// Returns true also if the node may have existed, because a first reply was lost.
+    ///
+    /// The next contender gets the lock at once, *while the former holder may still be at
+    /// work*: the holder learns of the loss a moment later, by
+    /// [`on_lost`](crate::Hold::on_lost), if it is alive and connected at all. For
+    /// operators who know that the holder does nothing any more, and for resources that
+    /// check the [fencing token](crate::FencingToken). To ask a holder instead, use
+    /// [`request_release`](Self::request_release).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another
+    /// lock, [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the lock
+    /// node; otherwise as [`contenders`](Self::contenders).
+    pub fn break_lock(&self, contender: &Contender) -> Result<bool> {
+        revoke::break_off(self.client(), self.node()?, &contender.path)
     }
 }
 
@@ -157,18 +257,16 @@ pub(crate) fn default_data() -> Vec<u8> {
     format!("host={} pid={process} program={} thread={thread}", *HOST, *PROGRAM).into_bytes()
 }
 
-impl fmt::Debug for LockConfig {
+impl fmt::Debug for LockNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockConfig")
+        f.debug_struct("LockNode")
             .field("node", &self.node)
-            .field("acl", &self.acl)
             .field("naming", &self.naming)
-            .field("client", &self.client)
             .finish_non_exhaustive()
     }
 }
 
-/// The settings of a lock, whose field `config` has them. What they decide about, and is kept in the field
+/// The settings of a lock, whose field `lock_node` has them. What they decide about, and is kept in the field
 /// `$kept`, is found anew.
 macro_rules! settings {
     ($lock:ident $(, $kept:ident)?) => {
@@ -181,7 +279,7 @@ macro_rules! settings {
             /// refused, as they ask a holder to release the lock.
             #[must_use = "the value is changed, and returned"]
             pub fn data(mut self, data: impl Into<Vec<u8>>) -> $lock {
-                self.config.data = Some(data.into());
+                self.lock_node.data = Some(data.into());
                 $(self.$kept = Default::default();)?
                 self
             }
@@ -191,9 +289,17 @@ macro_rules! settings {
     };
 }
 
-/// The settings of a lock's nodes except for their data.
+/// Has a lock dereference to its node; and the settings of its nodes except for their data.
 macro_rules! node_settings {
     ($lock:ident $(, $kept:ident)?) => {
+        impl std::ops::Deref for $lock {
+            type Target = crate::recipes::common_to_locks::LockNode;
+
+            fn deref(&self) -> &crate::recipes::common_to_locks::LockNode {
+                &self.lock_node
+            }
+        }
+
         impl $lock {
             /// Sets the ACL of every node that this lock creates: missing parents, the lock node,
             /// and contenders. Default [`Acl::open`].
@@ -202,7 +308,7 @@ macro_rules! node_settings {
             /// would protect nothing.
             #[must_use = "the value is changed, and returned"]
             pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> $lock {
-                self.config.acl = acl.into();
+                self.lock_node.node.acl = acl.into();
                 $(self.$kept = Default::default();)?
                 self
             }
@@ -213,94 +319,9 @@ macro_rules! node_settings {
             /// All clients that share a lock path must use the same naming.
             #[must_use = "the value is changed, and returned"]
             pub fn naming(mut self, naming: NodeNaming) -> $lock {
-                self.config.naming = naming;
+                self.lock_node.naming = naming;
                 $(self.$kept = Default::default();)?
                 self
-            }
-        }
-    };
-}
-
-/// Methods that list and observe a lock's contenders, ask its holders to release, and break it.
-/// `$form` returns the form of its holders; `$cost` says in the documentation what observers cost.
-macro_rules! looking_on {
-    ($lock:ident, $form:expr, $cost:literal) => {
-        impl $lock {
-            /// Lists the holders and the waiting contenders, in the order in which they are
-            /// granted: holders come first.
-            ///
-            /// Everything that happened before this call is in the list: it asks the ensemble's leader first.
-            /// For people and logs: the list may be out of date when it is returned, so do not base
-            /// decisions on it.
-            ///
-            /// Takes two requests, and one more for each contender.
-            ///
-            /// # Errors
-            ///
-            /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
-            /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
-            /// [end every wait](crate::guide#what-ends-every-wait).
-            pub fn contenders(&self) -> Result<Vec<Contender>> {
-                self.config.contenders()
-            }
-
-            /// Observes who holds: first the present holders, in the order of their numbers, then
-            /// those after each change. For dashboards and tests.
-            ///
-            #[doc = $cost]
-            pub fn observe(&self) -> Changes<Vec<Contender>> {
-                self.config.observe($form(self))
-            }
-
-            /// Asks all holders to release the lock, and returns how many it asked.
-            ///
-            /// It does not wait: a holder may keep the lock.
-            ///
-            /// Each holder learns of the request by
-            /// [`on_release_requested`](crate::Hold::on_release_requested) or
-            /// [`release_requested`](crate::Hold::release_requested), and consents by dropping
-            /// its guard. The request is the text `__REVOKE__`, written over the data of the
-            /// holder's node. Revocable locks of Curator understand it, too.
-            ///
-            /// # Errors
-            ///
-            /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without WRITE on a holder's
-            /// node; otherwise as [`contenders`](Self::contenders).
-            pub fn request_release(&self) -> Result<usize> {
-                self.config.request_release()
-            }
-
-            /// Asks one contender to release the lock; returns false if its node no longer exists.
-            ///
-            /// A contender that still waits learns of the request when it acquires the lock.
-            ///
-            /// # Errors
-            ///
-            /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another
-            /// lock; otherwise as [`request_release`](Self::request_release).
-            pub fn request_release_of(&self, contender: &Contender) -> Result<bool> {
-                self.config.request_release_of(contender)
-            }
-
-            /// **Takes the lock away from a contender by force**: deletes its node, and returns
-            /// whether the node existed.
-            ///
-            /// Returns true also if the node may have existed, because a first reply was lost.
-            ///
-            /// The next contender gets the lock at once, *while the former holder may still be at
-            /// work*: the holder learns of the loss a moment later, by
-            /// [`on_lost`](crate::Hold::on_lost), if it is alive and connected at all. For
-            /// operators who know that the holder does nothing any more, and for resources that
-            /// check the [fencing token](crate::FencingToken). To ask a holder instead, use
-            /// [`request_release`](Self::request_release).
-            ///
-            /// # Errors
-            ///
-            /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another
-            /// lock, [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the lock
-            /// node; otherwise as [`contenders`](Self::contenders).
-            pub fn break_lock(&self, contender: &Contender) -> Result<bool> {
-                self.config.break_lock(contender)
             }
         }
     };
@@ -356,4 +377,4 @@ macro_rules! guard {
     };
 }
 
-pub(crate) use {guard, looking_on, node_settings, settings};
+pub(crate) use {guard, node_settings, settings};

@@ -13,7 +13,7 @@
 pub(crate) mod barrier;
 mod change_once;
 mod children_created_since;
-mod common_to_locks;
+pub(crate) mod common_to_locks;
 pub(crate) mod create_options;
 pub(crate) mod double_barrier;
 pub(crate) mod election;

@@ -1,9 +1,10 @@
 //! Several locks at once.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::common_to_locks::LockConfig;
+use super::common_to_locks::LockNode;
 use super::mutex::DistributedLock;
 use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;
@@ -11,13 +12,12 @@ use super::semaphore::DistributedSemaphore;
 use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
-use crate::contend::hold_end::{JointRelease, Lost};
+use crate::contend::hold_end::JointRelease;
 use crate::contend::ticket::{ContenderKind, Form};
 use crate::contend::when_others_were_seen::OthersSeen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
-use crate::loss_reason::LossReason;
-use crate::rt::{self, Deadline, Mutex};
+use crate::rt::{self, Deadline};
 use crate::session::wait_limit::Wait;
 use crate::session::wait_limit::worth_asking;
 
@@ -37,7 +37,7 @@ use crate::session::wait_limit::worth_asking;
 ///
 /// The first lock that fails or cannot be acquired ends the call: what was acquired is released in
 /// reverse order, and the later locks are not tried. One deadline, or one [`Cancel`](crate::Cancel), applies to
-/// all of them together. A `MultiLock` without any lock is acquired at once.
+/// all of them together.
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedLock, DistributedRwLock, MultiLock};
@@ -58,7 +58,7 @@ pub struct MultiLock {
 
 #[derive(Clone, Debug)]
 struct MemberLock {
-    config: LockConfig,
+    lock_node: LockNode,
     form: Form,
     /// Set if the lock is reentrant.
     reentrant: Option<ReentrantLock>,
@@ -79,38 +79,38 @@ impl MultiLock {
 
     /// Adds a lock.
     pub fn with(self, lock: &DistributedLock) -> MultiLock {
-        self.and(&lock.config, lock.form(), None)
+        self.and(&lock.lock_node, lock.form(), None)
     }
 
     /// Adds a reentrant lock: a thread that holds it already locks it again.
     pub fn with_reentrant(self, lock: &ReentrantLock) -> MultiLock {
-        let mutex = lock.as_mutex();
-        self.and(&mutex.config, mutex.form(), Some(lock.clone()))
+        let mutex = lock.mutex();
+        self.and(&mutex.lock_node, mutex.form(), Some(lock.clone()))
     }
 
     /// Adds a read/write lock, for reading.
     pub fn with_read(self, lock: &DistributedRwLock) -> MultiLock {
-        self.and(&lock.config, lock.config.form(ContenderKind::Read), None)
+        self.and(&lock.lock_node, lock.lock_node.form(ContenderKind::Read), None)
     }
 
     /// Adds a read/write lock, for writing.
     pub fn with_write(self, lock: &DistributedRwLock) -> MultiLock {
-        self.and(&lock.config, lock.config.form(ContenderKind::Write), None)
+        self.and(&lock.lock_node, lock.lock_node.form(ContenderKind::Write), None)
     }
 
     /// Adds `permits` permits of a semaphore.
     pub fn with_permits(self, semaphore: &DistributedSemaphore, permits: u32) -> MultiLock {
-        let form = Form::of_permits(semaphore.config.naming, permits, semaphore.permits());
-        self.and(&semaphore.config, form, None)
+        let form = Form::of_permits(semaphore.lock_node.naming, permits, semaphore.permits);
+        self.and(&semaphore.lock_node, form, None)
     }
 
     fn and(
         mut self,
-        config: &LockConfig,
+        lock_node: &LockNode,
         form: Form,
         reentrant: Option<ReentrantLock>,
     ) -> MultiLock {
-        self.members.push(MemberLock { config: config.clone(), form, reentrant });
+        self.members.push(MemberLock { lock_node: lock_node.clone(), form, reentrant });
         self
     }
 
@@ -122,8 +122,8 @@ impl MultiLock {
     ///
     /// The error of the lock that failed: see [`DistributedLock::lock`],
     /// [`DistributedSemaphore::acquire_many`], [`ReentrantLock::lock`].
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if locks of different kinds share a path.
-    /// After an error nothing is held.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if locks of different kinds share a path, or
+    /// there is no lock. After an error nothing is held.
     pub fn lock(&self) -> Result<MultiGuard> {
         insist(|| self.acquire(Limits::patient(&Wait::FOREVER)))
     }
@@ -153,7 +153,7 @@ impl MultiLock {
     /// [`Connect`](ErrorKind::Connect) if no server answered in this time; otherwise as
     /// [`lock`](MultiLock::lock).
     pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        let patience = |member: &MemberLock| member.config.client.core().connect_timeout();
+        let patience = |member: &MemberLock| member.lock_node.client().core().connect_timeout();
         let patience = self.members.iter().map(patience).min().unwrap_or_default();
         self.acquire(Limits::impatient(&patience.into()))
     }
@@ -174,33 +174,32 @@ impl MultiLock {
         let late = worth_asking(limits.wait.until());
         let (begin, others) = (rt::now(), OthersSeen::default());
         loop {
-            let parts = Vec::with_capacity(members.len());
-            let mut taken = MultiGuard { parts, released: Arc::default() };
+            let mut taken = Vec::with_capacity(members.len());
             for member in &members {
                 // Each acquisition may exceed the deadline a little; this must not add up.
-                let in_time = taken.parts.is_empty() || !late.has_passed();
+                let in_time = taken.is_empty() || !late.has_passed();
                 let got = if in_time {
                     member.acquire(limits, &others, begin)
                 } else {
                     member.out_of_time(&others, begin)
                 };
                 match got {
-                    Ok(Some(part)) => taken.parts.push(part),
+                    Ok(Some(part)) => taken.push(part),
                     Ok(None) => {
-                        taken.let_go(late);
+                        let_all_go(taken, late);
                         return Ok(None);
                     }
                     Err(error) => {
-                        taken.let_go(late);
+                        let_all_go(taken, late);
                         return Err(error);
                     }
                 }
             }
             // A session may have been lost during the wait for later locks.
-            if taken.parts.iter().all(|part| part.hold().check().is_ok()) {
-                return Ok(Some(taken));
+            if taken.iter().all(|part: &MemberGuard| part.hold().check().is_ok()) {
+                return MultiGuard::new(taken).map(Some);
             }
-            taken.let_go(late);
+            let_all_go(taken, late);
             if let (true, Some(member)) = (limits.wait.until().has_passed(), members.first()) {
                 return member.out_of_time(&others, begin);
             }
@@ -211,17 +210,17 @@ impl MultiLock {
     fn in_order(&self) -> Result<Vec<MemberLock>> {
         let mut keyed = Vec::new();
         for member in &self.members {
-            let core = member.config.client.core();
-            keyed.push(((core.whole(member.config.node()?), core.ensemble()), member.clone()));
+            let core = member.lock_node.client().core();
+            keyed.push(((core.whole(member.lock_node.node()?), core.ensemble()), member.clone()));
         }
         keyed.sort_by(|(one, _), (other, _)| one.cmp(other));
         let mut members: Vec<(_, MemberLock)> = Vec::new();
         for (key, member) in keyed {
-            member.config.check(member.form)?;
+            member.lock_node.check(member.form)?;
             match members.last_mut().filter(|(latest, _)| *latest == key) {
                 Some((_, last)) => {
                     last.form = last.merge(&member)?;
-                    last.config.check(last.form)?;
+                    last.lock_node.check(last.form)?;
                 }
                 None => members.push((key, member)),
             }
@@ -234,10 +233,10 @@ impl MemberLock {
     /// Returns the form that serves both locks, which have the same path.
     fn merge(&self, other: &MemberLock) -> Result<Form> {
         let (mine, theirs) = (self.form, other.form);
-        let handle = |member: &MemberLock| member.config.client.core().handle();
+        let handle = |member: &MemberLock| member.lock_node.client().core().handle();
         if handle(self) != handle(other) {
             let message = "two handles use this path, perhaps on two ensembles; use one handle";
-            return Err(Error::new(ErrorKind::InvalidArgument, message).on(self.config.node()?));
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(self.lock_node.node()?));
         }
         let same_threads = match (&self.reentrant, &other.reentrant) {
             (None, None) => true,
@@ -253,9 +252,8 @@ impl MemberLock {
                 // A sum that overflows exceeds every semaphore.
                 let Some(weight) = mine.weight.checked_add(theirs.weight) else {
                     let message = format!("the permits add up to more than {}", mine.permits);
-                    return Err(
-                        Error::new(ErrorKind::InvalidArgument, message).on(self.config.node()?)
-                    );
+                    return Err(Error::new(ErrorKind::InvalidArgument, message)
+                        .on(self.lock_node.node()?));
                 };
                 Some(Form { weight, ..mine })
             }
@@ -268,7 +266,7 @@ impl MemberLock {
         };
         match form {
             Some(form) => Ok(form),
-            None => Err(refused().on(self.config.node()?)),
+            None => Err(refused().on(self.lock_node.node()?)),
         }
     }
 
@@ -281,7 +279,7 @@ impl MemberLock {
         match &self.reentrant {
             Some(lock) => Ok(lock.acquire(limits)?.map(MemberGuard::Entered)),
             None => {
-                let hold = self.config.acquire_after(self.form, limits, others, begin)?;
+                let hold = self.lock_node.acquire_after(self.form, limits, others, begin)?;
                 Ok(hold.map(|hold| MemberGuard::Hold(hold, self.form.kind)))
             }
         }
@@ -289,7 +287,7 @@ impl MemberLock {
 
     /// Returns the result of a call whose time is over when it reaches this lock.
     fn out_of_time<T>(&self, others: &OthersSeen, begin: Instant) -> Result<Option<T>> {
-        others.or_unanswered(None, begin, self.config.client.core(), self.config.node()?)
+        others.or_unanswered(None, begin, self.lock_node.client().core(), self.lock_node.node()?)
     }
 }
 
@@ -321,90 +319,39 @@ impl MemberGuard {
 /// Dropping takes at most half a second for all of them; those not released by then are released in
 /// the background.
 ///
+/// It dereferences to a [`Hold`] on all of them: held as long as all are, lost with the first, and its
+/// [transaction](Hold::transaction) takes effect only if all are still held; their clients must be clones of
+/// one for that. Its [`lease_left`](Hold::lease_left) is the least, and
+/// [`ensure_held`](Hold::ensure_held) asks lock by lock.
+///
 /// The guard cannot leave its thread, as it may contain a [`ReentrantGuard`].
 #[must_use = "if unused the locks are released immediately"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct MultiGuard {
     parts: Vec<MemberGuard>,
+    /// Tells of all of them.
+    hold: Hold,
     /// The thread may keep holding a reentrant lock, whose later loss must not be reported through
     /// this guard.
     released: Arc<JointRelease>,
 }
 
 impl MultiGuard {
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn seems_held(&self) -> bool {
-        self.parts.iter().all(|part| part.hold().seems_held())
-    }
-
-    /// Returns whether all are held, as far as this process knows: see
-    /// [`Hold::is_held`](crate::Hold::is_held).
-    pub fn is_held(&self) -> bool {
-        self.parts.iter().all(|part| part.hold().check().is_ok())
-    }
-
-    /// Returns how long all are certain to be held without another reply of an ensemble: see
-    /// [`Hold::lease_left`](crate::Hold::lease_left). Without any lock, `Duration::MAX`.
-    pub fn lease_left(&self) -> Duration {
-        self.parts.iter().map(|part| part.hold().lease_left()).min().unwrap_or(Duration::MAX)
-    }
-
-    /// Asks the ensemble, lock by lock, whether all are held: see
-    /// [`Hold::ensure_held`](crate::Hold::ensure_held).
-    ///
-    /// # Errors
-    ///
-    /// The error of the first lock that is not held, in the order in which they were acquired.
-    pub fn ensure_held(&self) -> Result<()> {
-        self.parts.iter().try_for_each(|part| part.hold().ensure_held())
-    }
-
-    /// Asks the ensemble, lock by lock, whether all are held, waiting at most `wait` in all: see
-    /// [`Hold::ensure_held_within`].
-    ///
-    /// # Errors
-    ///
-    /// The error of the first lock that is not held, or that there was no answer about.
-    pub fn ensure_held_within(&self, wait: impl Into<Wait>) -> Result<()> {
-        let wait = wait.into();
-        self.parts.iter().try_for_each(|part| part.hold().ensure_held_within(&wait))
-    }
-
-    /// Returns a handle to wait on any thread for the loss of the first of the locks, or for the
-    /// release of all.
-    pub fn lost(&self) -> Lost {
-        Lost::of_several(self.parts.iter().map(|part| part.hold().lost()), &self.released)
-    }
-
-    /// Calls `callback`, once, when the first of the locks is lost. It runs, and may panic, like that
-    /// of [`Hold::on_lost`](crate::Hold::on_lost).
-    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        let first = first_call(callback);
-        for part in &self.parts {
-            let once = first.clone();
-            match part {
-                MemberGuard::Hold(hold, _) => hold.on_lost(once),
-                MemberGuard::Entered(guard) => {
-                    let released = Arc::clone(&self.released);
-                    guard.on_lost(move |why| {
-                        if !released.came_first() {
-                            once(why);
-                        }
-                    });
-                }
+    fn new(parts: Vec<MemberGuard>) -> Result<MultiGuard> {
+        let released = Arc::default();
+        match Hold::joint(parts.iter().map(MemberGuard::hold), &released) {
+            Some(hold) => Ok(MultiGuard { parts, hold, released }),
+            None => {
+                let message = "no lock was added to this `MultiLock`";
+                Err(Error::new(ErrorKind::InvalidArgument, message))
             }
         }
     }
 
-    /// Calls `callback`, once, when a client requests the release of one of the locks: see
-    /// [`Hold::on_release_requested`].
-    pub fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
-        let first = first_call(|()| callback());
-        for part in &self.parts {
-            let once = first.clone();
-            part.hold().on_release_requested(move || once(()));
-        }
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn seems_held(&self) -> bool {
+        self.parts.iter().all(|part| part.hold().seems_held())
     }
 
     /// Returns the path of each contender's node, as its client names it, with its fencing token.
@@ -455,10 +402,6 @@ impl MultiGuard {
         Error::gather(failed).map_or(Ok(all), Err)
     }
 
-    fn let_go(mut self, until: Deadline) {
-        MultiGuard::let_all_go(self.part(), until);
-    }
-
     fn part(&mut self) -> Vec<MemberGuard> {
         // A loss before the release is still reported.
         let loss = self.parts.iter().find_map(|part| part.hold().held_node().loss());
@@ -469,26 +412,23 @@ impl MultiGuard {
         self.released.note(loss);
         std::mem::take(&mut self.parts)
     }
-
-    fn let_all_go(parts: Vec<MemberGuard>, until: Deadline) {
-        let until = until.earlier(Deadline::after(DROP_LIMIT));
-        parts.into_iter().rev().for_each(|part| part.let_go(until));
-    }
 }
 
-/// A function that calls `callback` the first time, whichever of its clones is called.
-fn first_call<T>(callback: impl FnOnce(T) + Send + 'static) -> impl Fn(T) + Clone + Send + 'static {
-    let callback = Arc::new(Mutex::new(Some(callback)));
-    move |value| {
-        let callback = callback.lock().take();
-        if let Some(callback) = callback {
-            callback(value);
-        }
+fn let_all_go(parts: Vec<MemberGuard>, until: Deadline) {
+    let until = until.earlier(Deadline::after(DROP_LIMIT));
+    parts.into_iter().rev().for_each(|part| part.let_go(until));
+}
+
+impl Deref for MultiGuard {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
     }
 }
 
 impl Drop for MultiGuard {
     fn drop(&mut self) {
-        MultiGuard::let_all_go(self.part(), Deadline::NEVER);
+        let_all_go(self.part(), Deadline::NEVER);
     }
 }

@@ -4,18 +4,17 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::common_to_locks::{LockConfig, guard, looking_on, settings};
+use super::common_to_locks::{LockNode, guard, settings};
+use super::recipe_znode::NodeConfig;
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::handover::{Key, Sharer};
 use crate::contend::handover_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
-use crate::contend::list_contenders::Contender;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::session::client::Client;
-use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
 
 /// A lock with one holder in the whole ensemble.
@@ -68,7 +67,7 @@ use crate::session::wait_limit::Wait;
 /// its clones, and guards that it has returned, keep theirs.
 #[derive(Clone)]
 pub struct DistributedLock {
-    pub(crate) config: LockConfig,
+    pub(crate) lock_node: LockNode,
     policy: Policy,
     /// Set by the first use, unless the policy shares nothing.
     sharer: OnceLock<Arc<Sharer>>,
@@ -77,7 +76,7 @@ pub struct DistributedLock {
 impl fmt::Debug for DistributedLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DistributedLock")
-            .field("config", &self.config)
+            .field("lock_node", &self.lock_node)
             .field("policy", &self.policy)
             .finish_non_exhaustive()
     }
@@ -95,9 +94,10 @@ impl DistributedLock {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> DistributedLock {
-        let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        let place = (base.as_ref(), name.as_ref());
+        let lock_node = LockNode::new(zk.into(), place, ContenderKind::Mutex, "lock");
         let policy = Policy { hand_over: HandOver::default(), keep: None };
-        DistributedLock { config, policy, sharer: OnceLock::new() }
+        DistributedLock { lock_node, policy, sharer: OnceLock::new() }
     }
 
     /// The same as [`new`](DistributedLock::new), to begin a chain of settings that ends with
@@ -183,7 +183,7 @@ impl DistributedLock {
     /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the connect timeout;
     /// otherwise as [`lock`](DistributedLock::lock). See the [table](crate#errors).
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        let wait = self.config.client.core().connect_timeout().into();
+        let wait = self.lock_node.client().core().connect_timeout().into();
         self.acquire(Limits::impatient(&wait))
     }
 
@@ -206,14 +206,14 @@ impl DistributedLock {
     }
 
     pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
-        self.config.client.core().check_process()?;
+        self.lock_node.client().core().check_process()?;
         let hold = match self.sharer()? {
-            None => self.config.acquire(self.form(), limits)?,
+            None => self.lock_node.acquire(self.form(), limits)?,
             Some(sharer) => {
                 let node = &sharer.key().node;
-                let contention = || self.config.contention(node, self.form());
-                let begin = self.config.client.core().time_for_report();
-                let hold = sharer.acquire(&self.config.client, limits, contention)?;
+                let contention = || self.lock_node.contention(node, self.form());
+                let begin = self.lock_node.client().core().time_for_report();
+                let hold = sharer.acquire(self.client(), limits, contention)?;
                 hold.map(|hold| hold.acquired_since(begin))
             }
         };
@@ -229,25 +229,17 @@ impl DistributedLock {
             return Ok(None);
         }
         // Not stored if the check fails, so that each call reports the error.
-        self.config.check(self.form())?;
-        let LockConfig { client, naming, acl, data, .. } = &self.config;
-        let (node, policy) = (self.config.node()?.to_owned(), self.policy);
+        self.lock_node.check(self.form())?;
+        let LockNode { node: NodeConfig { client, acl, .. }, naming, data, .. } = &self.lock_node;
+        let (node, policy) = (self.lock_node.node()?.to_owned(), self.policy);
         let key = Key { node, naming: *naming, acl: acl.clone(), data: data.clone(), policy };
         Ok(Some(self.sharer.get_or_init(|| Sharer::of(client, key))))
     }
 
     pub(crate) fn form(&self) -> Form {
-        self.config.form(ContenderKind::Mutex)
+        self.lock_node.form(ContenderKind::Mutex)
     }
 }
-
-looking_on!(
-    DistributedLock,
-    DistributedLock::form,
-    "While the lock is held, an observer watches only the holder's node, so new waiters wake no \
-     observer; a change of the holder costs each observer a list and a read. While the lock is \
-     free, observers watch the list of children."
-);
 
 settings!(DistributedLock, sharer);
 
@@ -266,9 +258,9 @@ impl DistributedLock {
     /// asks for the lock. Acquiring it again in this time costs no request. Default: not kept.
     ///
     /// For services that acquire the same lock again and again. As soon as another contender comes,
-    /// or a client [requests the release](DistributedLock::request_release), the node is deleted,
+    /// or a client [requests the release](LockNode::request_release), the node is deleted,
     /// without waiting for the end of that time. Other clients see a kept lock as held:
-    /// [`contenders`](DistributedLock::contenders) and observers show its node, and another
+    /// [`contenders`](LockNode::contenders) and observers show its node, and another
     /// client's [`try_lock`](DistributedLock::try_lock) may return `None`. The node is deleted when
     /// the last of the lock's values and guards is dropped, and with the client. If the session of
     /// a kept node is lost, nothing is reported: the next call contends anew.

@@ -113,11 +113,16 @@ pub enum OnceOutcome<T> {
 
 /// The mark of a job that is done: its key, the process that ran it, and the time.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OnceMark {
-    key: String,
-    at: SystemTime,
-    by: String,
-    token: Option<FencingToken>,
+    /// The key of the job.
+    pub key: String,
+    /// When the job was marked as done, by the clock of the ensemble's leader.
+    pub at: SystemTime,
+    /// The process that ran the job: its host, process id, program and thread.
+    pub by: String,
+    /// The fencing token of the lock while the job ran.
+    pub fencing_token: Option<FencingToken>,
     /// The transaction that wrote it. Unlike the time, it grows whichever server leads.
     czxid: i64,
     /// The id of the call that left it.
@@ -125,26 +130,6 @@ pub struct OnceMark {
 }
 
 impl OnceMark {
-    /// The key of the job.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// When the job was marked as done, by the clock of the ensemble's leader.
-    pub fn at(&self) -> SystemTime {
-        self.at
-    }
-
-    /// The process that ran the job: its host, process id, program and thread.
-    pub fn by(&self) -> &str {
-        &self.by
-    }
-
-    /// The fencing token of the lock while the job ran.
-    pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.token
-    }
-
     fn read(key: &str, data: &[u8], stat: Stat) -> OnceMark {
         let text = String::from_utf8_lossy(data);
         let line = |name: &str| {
@@ -152,9 +137,9 @@ impl OnceMark {
         };
         OnceMark {
             key: key.to_owned(),
-            at: ZnodeStat::new(stat).created_at(),
+            at: ZnodeStat::new(stat).created_at,
             by: line("by").to_owned(),
-            token: line("token").parse().ok(),
+            fencing_token: line("token").parse().ok(),
             czxid: stat.czxid,
             call: line("call").to_owned(),
         }
@@ -480,7 +465,7 @@ impl Once {
         let parent = self.target.client.znode(self.below("done")?);
         loop {
             if let Some(stat) = parent.stat()? {
-                return Ok(stat.version());
+                return Ok(stat.version);
             }
             match parent.create_version(&self.options(), Vec::new()) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -591,11 +576,11 @@ mod tests {
         let token = "00000001000000a7-00000000";
         let full = format!("{FORMAT}\nby=host=a pid=1\nnew=x\ntoken={token}\ncall=c\n");
         let mark = read(&full);
-        assert_eq!((mark.by(), mark.call.as_str()), ("host=a pid=1", "c"));
-        assert_eq!(mark.fencing_token(), token.parse().ok());
-        assert_eq!(mark.at(), SystemTime::UNIX_EPOCH + Duration::from_secs(1));
+        assert_eq!((mark.by.as_str(), mark.call.as_str()), ("host=a pid=1", "c"));
+        assert_eq!(mark.fencing_token, token.parse().ok());
+        assert_eq!(mark.at, SystemTime::UNIX_EPOCH + Duration::from_secs(1));
         let foreign = read("something else");
-        assert_eq!((foreign.by(), foreign.fencing_token()), ("", None));
+        assert_eq!((foreign.by.as_str(), foreign.fencing_token), ("", None));
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! The priority queue.
 
-use super::queue::{Items, Layout};
+use super::queue::{Items, Layout, items};
 use crate::acl::Acl;
-use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
 use crate::session::client::Client;
-use crate::session::wait_limit::Wait;
 
 /// A queue of items with priorities: the lowest priority number is taken first, and among equal
 /// ones the item that was offered first.
@@ -77,72 +75,6 @@ impl PriorityQueue {
     pub fn offer(&self, priority: u32, data: impl AsRef<[u8]>) -> Result<i32> {
         self.items.offer(priority, data.as_ref())
     }
-
-    /// Takes the first item, if there is one; at most once, as
-    /// [`DistributedQueue::try_take`](crate::DistributedQueue::try_take).
-    ///
-    /// # Errors
-    ///
-    /// As [`DistributedQueue::try_take`](crate::DistributedQueue::try_take).
-    pub fn try_take(&self) -> Result<Option<Vec<u8>>> {
-        self.items.take(self.items.at_once())
-    }
-
-    /// Blocks until there is an item, and takes it; **at most once**, as
-    /// [`DistributedQueue::take`](crate::DistributedQueue::take).
-    ///
-    /// # Errors
-    ///
-    /// As [`DistributedQueue::take`](crate::DistributedQueue::take).
-    pub fn take(&self) -> Result<Vec<u8>> {
-        insist(|| self.items.take(self.items.within(&Wait::FOREVER)))
-    }
-
-    /// Takes the first item, waiting at most `wait`: see
-    /// [`DistributedQueue::take_within`](crate::DistributedQueue::take_within).
-    ///
-    /// # Errors
-    ///
-    /// As [`DistributedQueue::take_within`](crate::DistributedQueue::take_within).
-    pub fn take_within(&self, wait: impl Into<Wait>) -> Result<Option<Vec<u8>>> {
-        let wait = wait.into();
-        insist_within(&wait, || self.items.take(self.items.within(&wait)))
-    }
-
-    /// Returns the items that this client has taken too late for the calls that had asked for them,
-    /// as [`DistributedQueue::late_items`](crate::DistributedQueue::late_items).
-    ///
-    /// # Errors
-    ///
-    /// As [`DistributedQueue::late_items`](crate::DistributedQueue::late_items).
-    pub fn late_items(&self) -> Result<Vec<Vec<u8>>> {
-        self.items.late_items()
-    }
-
-    /// Reads the first item. Others may take it at any time.
-    ///
-    /// # Errors
-    ///
-    /// As [`DistributedQueue::peek`](crate::DistributedQueue::peek).
-    pub fn peek(&self) -> Result<Option<Vec<u8>>> {
-        self.items.peek()
-    }
-
-    /// Counts the items. Lists them all.
-    ///
-    /// # Errors
-    ///
-    /// As [`peek`](PriorityQueue::peek).
-    pub fn len(&self) -> Result<usize> {
-        self.items.len()
-    }
-
-    /// Whether there is no item.
-    ///
-    /// # Errors
-    ///
-    /// As [`peek`](PriorityQueue::peek).
-    pub fn is_empty(&self) -> Result<bool> {
-        Ok(self.items.len()? == 0)
-    }
 }
+
+items!(PriorityQueue);

@@ -158,6 +158,11 @@ macro_rules! placed {
                 $recipe { target }
             }
 
+            /// Returns the path of its node, `base/name`, even if ZooKeeper does not allow it.
+            pub fn path(&self) -> &str {
+                self.target.path()
+            }
+
             /// Sets the ACL of every node that is created, also of missing parents. Default
             /// [`Acl::open`](crate::Acl::open).
             $(

@@ -8,6 +8,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::common_to_locks::LockNode;
 use super::mutex::{DistributedLock, LockGuard};
 use crate::contend::acquire::Limits;
 use crate::error::Result;
@@ -121,10 +122,8 @@ impl ReentrantLock {
         self.lock_within(limit)
     }
 
-    /// Returns the mutex behind it, to list the contenders or to ask the holder to release.
-    ///
-    /// A thread that holds this lock and locks the mutex waits for itself.
-    pub fn as_mutex(&self) -> &DistributedLock {
+    /// The lock as others see it: a thread that holds this one and locks that waits for itself.
+    pub(crate) fn mutex(&self) -> &DistributedLock {
         &self.lock
     }
 
@@ -174,6 +173,14 @@ impl ReentrantLock {
         let key = address(&self.identity);
         let _ = HELD.try_with(|all| all.borrow_mut().insert(key, Rc::downgrade(&held)));
         ReentrantGuard { held }
+    }
+}
+
+impl Deref for ReentrantLock {
+    type Target = LockNode;
+
+    fn deref(&self) -> &LockNode {
+        &self.lock
     }
 }
 

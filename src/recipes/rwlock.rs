@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use super::common_to_locks::{LockConfig, guard, looking_on, settings};
+use super::common_to_locks::{LockNode, guard, settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
-use crate::contend::list_contenders::Contender;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::session::client::Client;
-use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
 
 /// A lock that many readers may hold at once, or one writer.
@@ -54,7 +52,7 @@ use crate::session::wait_limit::Wait;
 /// ```
 #[derive(Clone, Debug)]
 pub struct DistributedRwLock {
-    pub(crate) config: LockConfig,
+    pub(crate) lock_node: LockNode,
 }
 
 impl DistributedRwLock {
@@ -65,8 +63,10 @@ impl DistributedRwLock {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> DistributedRwLock {
-        let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
-        DistributedRwLock { config }
+        let place = (base.as_ref(), name.as_ref());
+        DistributedRwLock {
+            lock_node: LockNode::new(zk.into(), place, ContenderKind::Read, "lock"),
+        }
     }
 
     /// Blocks until the lock is held for reading.
@@ -75,7 +75,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn read(&self) -> Result<ReadGuard> {
-        self.config.wait(self.reader()).map(ReadGuard::new)
+        self.lock_node.wait(self.reader()).map(ReadGuard::new)
     }
 
     /// Acquires the lock for reading, waiting at most `wait`: see
@@ -85,7 +85,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
     pub fn read_within(&self, wait: impl Into<Wait>) -> Result<Option<ReadGuard>> {
-        Ok(self.config.within(self.reader(), &wait.into())?.map(ReadGuard::new))
+        Ok(self.lock_node.within(self.reader(), &wait.into())?.map(ReadGuard::new))
     }
 
     /// Acquires the lock for reading if no writer holds it or waits for it; otherwise returns
@@ -96,7 +96,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
-        Ok(self.config.try_now(self.reader())?.map(ReadGuard::new))
+        Ok(self.lock_node.try_now(self.reader())?.map(ReadGuard::new))
     }
 
     /// Acquires the lock for reading, waiting at most `limit`; otherwise returns `None`: see
@@ -115,7 +115,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn write(&self) -> Result<WriteGuard> {
-        self.config.wait(self.writer()).map(|hold| self.written(hold))
+        self.lock_node.wait(self.writer()).map(|hold| self.written(hold))
     }
 
     /// Acquires the lock for writing, waiting at most `wait`: see
@@ -125,7 +125,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
     pub fn write_within(&self, wait: impl Into<Wait>) -> Result<Option<WriteGuard>> {
-        Ok(self.config.within(self.writer(), &wait.into())?.map(|hold| self.written(hold)))
+        Ok(self.lock_node.within(self.writer(), &wait.into())?.map(|hold| self.written(hold)))
     }
 
     /// Acquires the lock for writing if no other contender is there; otherwise returns `None`, and
@@ -135,7 +135,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
-        Ok(self.config.try_now(self.writer())?.map(|hold| self.written(hold)))
+        Ok(self.lock_node.try_now(self.writer())?.map(|hold| self.written(hold)))
     }
 
     /// Acquires the lock for writing, waiting at most `limit`; otherwise returns `None`: see
@@ -149,24 +149,17 @@ impl DistributedRwLock {
     }
 
     fn written(&self, hold: Hold) -> WriteGuard {
-        WriteGuard { hold, config: self.config.clone() }
+        WriteGuard { hold, lock_node: self.lock_node.clone() }
     }
 
     fn reader(&self) -> Form {
-        self.config.form(ContenderKind::Read)
+        self.lock_node.form(ContenderKind::Read)
     }
 
     fn writer(&self) -> Form {
-        self.config.form(ContenderKind::Write)
+        self.lock_node.form(ContenderKind::Write)
     }
 }
-
-looking_on!(
-    DistributedRwLock,
-    DistributedRwLock::reader,
-    "As several contenders may hold at once, observers watch the list of children: each contender \
-     that comes or goes costs each observer a list, and a read for each holder."
-);
 
 settings!(DistributedRwLock);
 
@@ -200,7 +193,7 @@ guard!(ReadGuard, unlock, unlock_within, "Releases the lock");
 #[clippy::has_significant_drop]
 pub struct WriteGuard {
     hold: Hold,
-    config: LockConfig,
+    lock_node: LockNode,
 }
 
 impl WriteGuard {
@@ -243,8 +236,8 @@ impl WriteGuard {
     /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: nothing is held then.
     /// Otherwise as [`downgrade`](WriteGuard::downgrade).
     pub fn downgrade_within(self, wait: impl Into<Wait>) -> Result<ReadGuard> {
-        let (form, data) = (self.config.form(ContenderKind::Read), self.config.data());
-        let contender = (&*data, &*self.config.acl);
+        let (form, data) = (self.lock_node.form(ContenderKind::Read), self.lock_node.data());
+        let contender = (&*data, &*self.lock_node.node.acl);
         self.hold.downgrade(form, contender, &wait.into()).map(ReadGuard::new)
     }
 }

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use super::common_to_locks::{LockConfig, guard, looking_on, settings};
+use super::common_to_locks::{LockNode, guard, settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
-use crate::contend::list_contenders::Contender;
-use crate::contend::ticket::{Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::session::client::Client;
-use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
 
 /// A fixed number of permits, of which each holder has one or more.
@@ -51,8 +49,8 @@ use crate::session::wait_limit::Wait;
 /// ```
 #[derive(Clone, Debug)]
 pub struct DistributedSemaphore {
-    pub(crate) config: LockConfig,
-    permits: u32,
+    pub(crate) lock_node: LockNode,
+    pub(crate) permits: u32,
 }
 
 impl DistributedSemaphore {
@@ -65,14 +63,9 @@ impl DistributedSemaphore {
         name: impl AsRef<str>,
         permits: u32,
     ) -> DistributedSemaphore {
-        let mut config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
-        config.noun = "permit";
-        DistributedSemaphore { config, permits }
-    }
-
-    /// Returns how many permits the semaphore has in all.
-    pub fn permits(&self) -> u32 {
-        self.permits
+        let place = (base.as_ref(), name.as_ref());
+        let lock_node = LockNode::new(zk.into(), place, ContenderKind::Permits, "permit");
+        DistributedSemaphore { lock_node, permits }
     }
 
     /// Blocks until a permit is held.
@@ -92,7 +85,7 @@ impl DistributedSemaphore {
     /// semaphore has; [`Conflict`](crate::ErrorKind::Conflict) if other clients use another number
     /// of permits; otherwise as [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn acquire_many(&self, permits: u32) -> Result<Permit> {
-        self.config.wait(self.share(permits)).map(|hold| Permit { hold, permits })
+        self.lock_node.wait(self.share(permits)).map(Permit::new)
     }
 
     /// Acquires a permit, waiting at most `wait`: see
@@ -118,8 +111,8 @@ impl DistributedSemaphore {
         permits: u32,
         wait: impl Into<Wait>,
     ) -> Result<Option<Permit>> {
-        let hold = self.config.within(self.share(permits), &wait.into())?;
-        Ok(hold.map(|hold| Permit { hold, permits }))
+        let hold = self.lock_node.within(self.share(permits), &wait.into())?;
+        Ok(hold.map(Permit::new))
     }
 
     /// Acquires a permit if one is free and no other contender waits; otherwise returns `None`, and
@@ -140,7 +133,7 @@ impl DistributedSemaphore {
     ///
     /// As [`try_acquire`](DistributedSemaphore::try_acquire).
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permit>> {
-        Ok(self.config.try_now(self.share(permits))?.map(|hold| Permit { hold, permits }))
+        Ok(self.lock_node.try_now(self.share(permits))?.map(Permit::new))
     }
 
     /// Acquires a permit, waiting at most `limit`; otherwise returns `None`: see
@@ -155,20 +148,9 @@ impl DistributedSemaphore {
     }
 
     fn share(&self, permits: u32) -> Form {
-        Form::of_permits(self.config.naming, permits, self.permits)
-    }
-
-    fn holders(&self) -> Form {
-        Form::of_permits(self.config.naming, 1, self.permits)
+        Form::of_permits(self.lock_node.naming, permits, self.permits)
     }
 }
-
-looking_on!(
-    DistributedSemaphore,
-    DistributedSemaphore::holders,
-    "As several contenders may hold at once, observers watch the list of children: each contender \
-     that comes or goes costs each observer a list, and a read for each holder."
-);
 
 settings!(DistributedSemaphore);
 
@@ -180,13 +162,11 @@ settings!(DistributedSemaphore);
 #[clippy::has_significant_drop]
 pub struct Permit {
     hold: Hold,
-    permits: u32,
 }
 
 impl Permit {
-    /// Returns how many permits it holds.
-    pub fn permits(&self) -> u32 {
-        self.permits
+    fn new(hold: Hold) -> Permit {
+        Permit { hold }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::recipe_znode::{NodeConfig, placed};
 use super::shared_value::SharedValue;
-use super::version_and_stat::{Version, Versioned};
+use super::version_and_stat::Version;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A number that every client of the ensemble sees, and that many can change without losing a
@@ -35,7 +35,7 @@ impl SharedCounter {
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) if the node's data is not a number of eight
     /// bytes; otherwise as [`SharedValue::get`].
     pub fn get(&self) -> Result<i64> {
-        self.number(self.value().get()?.as_ref().map(Versioned::data))
+        self.number(self.value().get()?.as_ref().map(|old| &*old.data))
     }
 
     /// Sets the number, whatever it was, and returns the version of its node.

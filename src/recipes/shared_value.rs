@@ -158,9 +158,9 @@ impl SharedValue {
     ) -> Result<Option<Version>, E> {
         loop {
             let old = self.get()?;
-            let Some(data) = new(old.as_ref().map(Versioned::data))? else { return Ok(None) };
+            let Some(data) = new(old.as_ref().map(|old| &*old.data))? else { return Ok(None) };
             let set = match old {
-                Some(old) => self.compare_and_set(old.version(), data)?,
+                Some(old) => self.compare_and_set(old.version, data)?,
                 None => self.set_if_absent(data)?,
             };
             if set.is_some() {
@@ -176,11 +176,6 @@ impl SharedValue {
     /// node is watched.
     pub fn observe(&self) -> Changes<Option<Versioned>> {
         self.znode().observe()
-    }
-
-    /// The node, as the client names it, even if ZooKeeper does not allow such a path.
-    pub(crate) fn path(&self) -> &str {
-        self.target.path()
     }
 
     fn znode(&self) -> Znode {

@@ -100,7 +100,8 @@ impl<'a> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Check { path, version: None }))
     }
 
-    /// Requires that a node's data has this version. Needs READ on it.
+    /// Requires that a node's data has this version: for a [`write`](Transaction::write) or a
+    /// [`delete`](Transaction::delete) behind it that must not overtake another client's. Needs READ on it.
     pub fn check_unchanged(self, path: impl AsRef<str>, version: Version) -> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Check { path, version: Some(version.checked()?) }))
     }
@@ -117,35 +118,15 @@ impl<'a> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Create { path, data, acl: options.acl, kind }))
     }
 
-    /// Replaces a node's data, whatever its version.
+    /// Replaces a node's data.
     pub fn write(self, path: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Transaction<'a> {
         let data = data.into();
         self.step(path.as_ref(), |path| Ok(Step::Write { path, data, version: None }))
     }
 
-    /// Replaces a node's data if it still has the given version.
-    pub fn write_if_unchanged(
-        self,
-        path: impl AsRef<str>,
-        version: Version,
-        data: impl Into<Vec<u8>>,
-    ) -> Transaction<'a> {
-        let data = data.into();
-        self.step(path.as_ref(), |path| {
-            Ok(Step::Write { path, data, version: Some(version.checked()?) })
-        })
-    }
-
-    /// Deletes a node, whatever its version.
+    /// Deletes a node.
     pub fn delete(self, path: impl AsRef<str>) -> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Delete { path, version: None }))
-    }
-
-    /// Deletes a node if its data still has the given version.
-    pub fn delete_if_unchanged(self, path: impl AsRef<str>, version: Version) -> Transaction<'a> {
-        self.step(path.as_ref(), |path| {
-            Ok(Step::Delete { path, version: Some(version.checked()?) })
-        })
     }
 
     fn step(mut self, path: &str, step: impl FnOnce(String) -> Result<Step>) -> Transaction<'a> {

@@ -9,31 +9,19 @@ use crate::session_id::SessionId;
 
 /// A node's data with its version.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Versioned {
-    data: Vec<u8>,
-    version: Version,
+    /// The bytes.
+    pub data: Vec<u8>,
+    /// The version, to write only if no other client has written since:
+    /// [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged),
+    /// [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set).
+    pub version: Version,
 }
 
 impl Versioned {
     pub(crate) fn new(data: Vec<u8>, stat: &Stat) -> Versioned {
         Versioned { data, version: Version::of(stat) }
-    }
-
-    /// The bytes.
-    pub fn data(&self) -> &[u8] {
-        &self.data
-    }
-
-    /// The bytes, without a copy.
-    pub fn into_data(self) -> Vec<u8> {
-        self.data
-    }
-
-    /// The version, to write only if no other client has written since:
-    /// [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged),
-    /// [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set).
-    pub fn version(&self) -> Version {
-        self.version
     }
 }
 
@@ -87,51 +75,38 @@ impl Version {
 
 /// What the server knows about a node beside its data: see [`Znode::stat`](crate::Znode::stat).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ZnodeStat(Stat);
+#[non_exhaustive]
+pub struct ZnodeStat {
+    /// The version of the node's data.
+    pub version: Version,
+    /// When the node was created, by the clock of the ensemble's leader.
+    pub created_at: SystemTime,
+    /// When the node's data was last written, by the clock of the ensemble's leader.
+    pub written_at: SystemTime,
+    /// The transaction that created the node.
+    pub created_zxid: i64,
+    /// The transaction that last wrote the node's data.
+    pub written_zxid: i64,
+    /// How many children the node has.
+    pub child_count: usize,
+    /// The length of the node's data, in bytes.
+    pub data_length: usize,
+    /// The session at whose end the server deletes the node; `None` if the node is not ephemeral.
+    pub owner: Option<SessionId>,
+}
 
 impl ZnodeStat {
     pub(crate) fn new(stat: Stat) -> ZnodeStat {
-        ZnodeStat(stat)
-    }
-
-    /// The version of the node's data.
-    pub fn version(&self) -> Version {
-        Version::of(&self.0)
-    }
-
-    /// When the node was created, by the clock of the ensemble's leader.
-    pub fn created_at(&self) -> SystemTime {
-        time(self.0.ctime)
-    }
-
-    /// When the node's data was last written, by the clock of the ensemble's leader.
-    pub fn written_at(&self) -> SystemTime {
-        time(self.0.mtime)
-    }
-
-    /// The transaction that created the node.
-    pub fn created_zxid(&self) -> i64 {
-        self.0.czxid
-    }
-
-    /// The transaction that last wrote the node's data.
-    pub fn written_zxid(&self) -> i64 {
-        self.0.mzxid
-    }
-
-    /// How many children the node has.
-    pub fn child_count(&self) -> usize {
-        usize::try_from(self.0.children).unwrap_or_default()
-    }
-
-    /// The length of the node's data, in bytes.
-    pub fn data_length(&self) -> usize {
-        usize::try_from(self.0.data_length).unwrap_or_default()
-    }
-
-    /// The session at whose end the server deletes the node; `None` if the node is not ephemeral.
-    pub fn owner(&self) -> Option<SessionId> {
-        SessionId::of_owner(self.0.ephemeral_owner)
+        ZnodeStat {
+            version: Version::of(&stat),
+            created_at: time(stat.ctime),
+            written_at: time(stat.mtime),
+            created_zxid: stat.czxid,
+            written_zxid: stat.mzxid,
+            child_count: usize::try_from(stat.children).unwrap_or_default(),
+            data_length: usize::try_from(stat.data_length).unwrap_or_default(),
+            owner: SessionId::of_owner(stat.ephemeral_owner),
+        }
     }
 }
 

@@ -110,7 +110,7 @@ impl Call {
             bell,
             session: None,
             stays: false,
-            retry: Retry::unlimited(),
+            retry: Retry::default(),
             losses: 0,
             cut_off: None,
             is_unanswered: false,

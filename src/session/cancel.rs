@@ -1,11 +1,14 @@
 //! Cancelling a wait from another thread.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::notify::{Signal, Signals, Subscription};
-use crate::rt::{AtomicBool, Mutex};
+use super::notify::{Signal, Signals, Subscription, Waiter};
+use super::wait_limit::Wait;
+use crate::logging;
+use crate::rt::{self, AtomicBool, Mutex};
 
 /// Lets any thread end a wait, such as that of [`lock_within`](crate::DistributedLock::lock_within).
 ///
@@ -32,27 +35,22 @@ impl Cancel {
         Cancel::default()
     }
 
-    /// A token that is tripped with this one, but can also be tripped alone.
-    ///
-    /// For one part of what a program stops as a whole.
-    ///
-    /// ```
-    /// let program = zklock::Cancel::new();
-    /// let job = program.child();
-    /// job.cancel();
-    /// assert!(!program.is_cancelled());
-    /// assert!(!program.child().is_cancelled());
-    /// program.cancel();
-    /// assert!(program.child().is_cancelled());
-    /// ```
-    pub fn child(&self) -> Cancel {
-        Cancel::any([self])
-    }
-
     /// A token that is tripped as soon as one of these is, and can also be tripped alone.
     ///
     /// For calls that several things may end, such as the end of the program and the loss of a lock
-    /// (a token comes [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), too).
+    /// (a token comes [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), too); and, of one
+    /// token, for a part of what that one stops as a whole.
+    ///
+    /// ```
+    /// use zklock::Cancel;
+    ///
+    /// let program = Cancel::new();
+    /// let (one, other) = (Cancel::any([&program]), Cancel::any([&program]));
+    /// one.cancel();
+    /// assert!(!program.is_cancelled() && !other.is_cancelled());
+    /// program.cancel();
+    /// assert!(other.is_cancelled());
+    /// ```
     pub fn any<'a>(tokens: impl IntoIterator<Item = &'a Cancel>) -> Cancel {
         let any = Cancel::new();
         let mut parents = Vec::new();
@@ -87,6 +85,66 @@ impl Cancel {
         self.state.parents.lock().iter().any(|(parent, _)| parent.is_cancelled())
     }
 
+    /// Blocks until the token is tripped, at most `wait`, and returns whether it is: a pause that can be
+    /// interrupted.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let stop = zklock::Cancel::new(); // tripped by the thread that handles signals
+    /// while !stop.wait_within(Duration::from_millis(10)) {
+    ///     // one more round
+    ///     # stop.cancel();
+    /// }
+    /// ```
+    pub fn wait_within(&self, wait: impl Into<Wait>) -> bool {
+        let (wait, waiter) = (wait.into(), Waiter::new());
+        let _tripped = self.subscribe(waiter.bell());
+        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
+        loop {
+            if self.is_cancelled() || wait.is_over() {
+                return self.is_cancelled();
+            }
+            waiter.wait(wait.until());
+        }
+    }
+
+    /// Calls `callback`, once, when the token is tripped, and at once if it was: on a thread of this library's,
+    /// until the returned subscription is dropped.
+    ///
+    /// The callback may block and call the library. A panic in it is caught and logged. A callback for the loss
+    /// of a lock that can be taken back is one of a token that comes
+    /// [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost).
+    ///
+    /// If the system has no thread for it, it is not called, and the log says so.
+    pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) -> Subscription {
+        let callback = Arc::new(Mutex::new(Some(callback)));
+        let due = Arc::clone(&callback);
+        let call: Signal = Arc::new(move || {
+            let Some(callback) = due.lock().take() else { return };
+            let run = move || {
+                if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+                    logging::error!(target: "zklock::events", "a callback panicked");
+                }
+            };
+            if let Err(error) = rt::spawn("zklock-event", run) {
+                logging::error!(
+                    target: "zklock::events",
+                    "no thread for the callback of a token, which is not called: {error}"
+                );
+            }
+        });
+        let subscription = self.subscribe(Arc::clone(&call));
+        if self.is_cancelled() {
+            call();
+        }
+        subscription.and_then(move || {
+            // Without the lock: it drops what belongs to the program.
+            let callback = callback.lock().take();
+            drop(callback);
+        })
+    }
+
     /// A reference that does not keep the token.
     pub(crate) fn downgrade(&self) -> Weak<CancelState> {
         Arc::downgrade(&self.state)
@@ -114,14 +172,15 @@ impl fmt::Debug for Cancel {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use crate::rt::Deadline;
-    use crate::session::notify::Waiter;
 
     #[test]
     fn a_token_of_several_is_tripped_by_each_and_wakes_those_that_wait() {
         let (one, other) = (Cancel::new(), Cancel::new());
         let any = Cancel::any([&one, &other]);
-        let grandchild = any.child();
+        let grandchild = Cancel::any([&any]);
         let waiter = Waiter::new();
         let _subscription = grandchild.subscribe(waiter.bell());
         assert!(!any.is_cancelled() && !grandchild.is_cancelled());
@@ -129,15 +188,49 @@ mod tests {
         waiter.wait(Deadline::NEVER);
         assert!(any.is_cancelled() && grandchild.is_cancelled() && !one.is_cancelled());
         assert!(Cancel::any([&one, &other]).is_cancelled(), "tripped before");
-        let alone = one.child();
+        let alone = Cancel::any([&one]);
         alone.cancel();
         assert!(alone.is_cancelled() && !one.is_cancelled());
     }
 
     #[test]
+    fn a_pause_ends_with_the_token_or_with_its_time() {
+        let (token, other) = (Cancel::new(), Cancel::new());
+        assert!(!token.wait_within(Duration::ZERO));
+        other.cancel();
+        assert!(!token.wait_within(&other));
+        let trips = token.clone();
+        std::thread::spawn(move || trips.cancel());
+        assert!(token.wait_within(Wait::FOREVER));
+        assert!(token.wait_within(&other), "it is tripped, though the other one is, too");
+    }
+
+    #[test]
+    fn a_callback_is_called_once_and_not_after_its_subscription() {
+        let (token, (tell, told)) = (Cancel::new(), std::sync::mpsc::channel());
+        let called = |what: &'static str| {
+            let tell = tell.clone();
+            move || tell.send(what).unwrap()
+        };
+        let kept = token.on_cancel(called("kept"));
+        token.on_cancel(called("detached")).detach();
+        drop(token.on_cancel(called("dropped")));
+        let panics = token.on_cancel(|| panic!("a callback's own"));
+        token.cancel();
+        token.cancel();
+        let after = token.on_cancel(called("after"));
+        drop(tell);
+        // Each of the senders is gone when its callback has run or was dropped.
+        let mut all: Vec<_> = told.iter().collect();
+        all.sort_unstable();
+        assert_eq!(all, ["after", "detached", "kept"]);
+        drop((kept, panics, after));
+    }
+
+    #[test]
     fn a_child_is_not_kept_by_its_parent() {
         let parent = Cancel::new();
-        let child = parent.child();
+        let child = Cancel::any([&parent]);
         let state = child.downgrade();
         drop(child);
         assert!(state.upgrade().is_none());

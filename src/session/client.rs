@@ -1,12 +1,12 @@
 //! The public `Client` and its builder.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::client_core::{ClientCore, Patience, StateListener, known};
+use super::client_core::{ClientCore, Patience, known};
 use super::connection::Ensemble;
-use super::notify::Waiter;
+use super::notify::{Subscription, Waiter};
 use super::reports::OnReport;
 use super::retry_limits::Retry;
 use super::status::SessionState;
@@ -108,9 +108,49 @@ impl Client {
     pub fn on_state_change(
         &self,
         callback: impl FnMut(SessionState) + Send + 'static,
-    ) -> StateSubscription {
+    ) -> Subscription {
         let listener = self.owner.core.listen(Box::new(callback));
-        StateSubscription { core: Arc::downgrade(&self.owner.core), listener }
+        let core = Arc::downgrade(&self.owner.core);
+        Subscription::until(move || {
+            // A forked process may not have the thread that has locked the listeners.
+            if let Some(core) = core.upgrade().filter(|core| !core.is_elsewhere()) {
+                core.unlisten(&listener);
+            }
+        })
+    }
+
+    /// Blocks until a server serves the session, at most `wait`; opens a session if there is none.
+    ///
+    /// For programs that have to know whether ZooKeeper is there before they begin, or after an outage.
+    /// Other calls wait for the connection by themselves.
+    ///
+    /// # Errors
+    ///
+    /// [`Connect`](ErrorKind::Connect) when the time is over, which says why no server could be reached;
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; [`Closed`](ErrorKind::Closed);
+    /// [`AuthFailed`](ErrorKind::AuthFailed); [`System`](ErrorKind::System) when this process is out of
+    /// threads or sockets.
+    pub fn wait_connected(&self, wait: impl Into<Wait>) -> Result<()> {
+        let begun = rt::now();
+        let (core, wait, waiter) = (&self.owner.core, wait.into(), Waiter::new());
+        let _changes = core.changes().subscribe(waiter.bell());
+        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
+        let is_cancelled = || wait.is_cancelled();
+        loop {
+            let session =
+                core.session(&waiter, wait.until(), is_cancelled, Patience::UntilDeadline)?;
+            if session.is_some() && core.state() == SessionState::Connected {
+                return Ok(());
+            }
+            if wait.is_cancelled() {
+                let message = "waiting for the connection was cancelled";
+                return Err(Error::new(ErrorKind::Cancelled, message));
+            }
+            if wait.until().has_passed() {
+                return Err(core.not_connected_since(begun));
+            }
+            waiter.wait(wait.until());
+        }
     }
 
     /// Ends the session: the server releases the locks held in it, their guards report the loss,
@@ -153,15 +193,6 @@ impl Client {
     pub fn session_timeout(&self) -> Option<Duration> {
         let granted = self.owner.core.slot.lock().session.as_ref().map(|one| one.info().timeout);
         granted.filter(|timeout| !timeout.is_zero())
-    }
-
-    /// Returns the session timeout that was asked for, by
-    /// [`session_timeout`](ClientBuilder::session_timeout) or by default; the server may have
-    /// [granted](Client::session_timeout) another one. `None` for a client of a
-    /// [handle](#impl-From<Arc<ZooKeeper>>-for-Client).
-    pub fn requested_session_timeout(&self) -> Option<Duration> {
-        let requested = self.owner.core.ensemble.session_timeout();
-        (!requested.is_zero()).then_some(requested)
     }
 
     /// Returns how long an outage surely loses no lock of this client, whatever the client was doing:
@@ -228,40 +259,6 @@ impl Client {
 
     pub(crate) fn core(&self) -> &Arc<ClientCore> {
         &self.owner.core
-    }
-}
-
-/// Has a callback called with the changes of a client's state until it is dropped: see
-/// [`Client::on_state_change`].
-///
-/// The callback still gets the changes that have happened before the drop. Then what it owns is
-/// dropped.
-#[must_use = "the subscription ends when this is dropped: keep it, or call `detach`"]
-pub struct StateSubscription {
-    core: Weak<ClientCore>,
-    listener: Weak<StateListener>,
-}
-
-impl StateSubscription {
-    /// Lets the subscription last until the client is closed, or the last of its clones is dropped.
-    pub fn detach(mut self) {
-        self.core = Weak::new();
-    }
-}
-
-impl Drop for StateSubscription {
-    fn drop(&mut self) {
-        // A forked process may not have the thread that has locked the listeners.
-        if let Some(core) = self.core.upgrade().filter(|core| !core.is_elsewhere()) {
-            core.unlisten(&self.listener);
-        }
-    }
-}
-
-impl fmt::Debug for StateSubscription {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_over = self.listener.strong_count() == 0;
-        f.debug_struct("StateSubscription").field("is_over", &is_over).finish()
     }
 }
 
@@ -419,7 +416,7 @@ impl ClientBuilder {
     }
 
     /// Sets how many lost replies and sessions, and how long an outage, a call that acquires a lock
-    /// tolerates before it fails. Default [`Retry::unlimited`].
+    /// tolerates before it fails. Default: any.
     pub fn retry(mut self, retry: Retry) -> ClientBuilder {
         self.retry = retry;
         self
@@ -490,12 +487,7 @@ impl ClientBuilder {
             Ok(None) if wait.is_cancelled() => {
                 Err(Error::new(ErrorKind::Cancelled, "connecting was cancelled"))
             }
-            Ok(None) => {
-                let (hosts, why) = (&client.core().hosts, client.core().why_unreachable());
-                let waited = rt::now().saturating_duration_since(begun);
-                let message = format!("could not connect to {hosts:?} within {waited:.1?}: {why}");
-                Err(Error::new(ErrorKind::Connect, message))
-            }
+            Ok(None) => Err(client.core().not_connected_since(begun)),
         }
     }
 

@@ -414,6 +414,14 @@ impl ClientCore {
         }
     }
 
+    /// The error of a call that has waited for a connection since then.
+    pub(super) fn not_connected_since(&self, begun: Instant) -> Error {
+        let hosts = self.ensemble.hosts().unwrap_or_else(|| self.hosts.clone());
+        let (waited, why) = (rt::now().saturating_duration_since(begun), self.why_unreachable());
+        let message = format!("could not connect to {hosts:?} within {waited:.1?}: {why}");
+        Error::new(ErrorKind::Connect, message)
+    }
+
     /// Retries to start the work for which no thread could be started. If that fails again, the
     /// next call or notice retries.
     fn retry(&self) {

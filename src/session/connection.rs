@@ -397,9 +397,6 @@ pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
         ))
     }
 
-    /// The session timeout to request.
-    fn session_timeout(&self) -> Duration;
-
     /// How long opening may take.
     fn connect_timeout(&self) -> Duration;
 

@@ -80,10 +80,6 @@ impl Ensemble for LinkConfig {
         Ok(())
     }
 
-    fn session_timeout(&self) -> Duration {
-        self.session_timeout
-    }
-
     fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }

@@ -48,7 +48,7 @@ impl Signals {
         entries.1.insert(id, signal);
         drop(entries);
         let signals = Arc::clone(self);
-        Subscription(Some(Box::new(move || drop(signals.entries.lock().1.remove(&id)))))
+        Subscription::until(move || drop(signals.entries.lock().1.remove(&id)))
     }
 
     pub(crate) fn tell(&self) {
@@ -65,9 +65,36 @@ impl fmt::Debug for Signals {
     }
 }
 
-/// A subscription, which ends when this is dropped.
-#[must_use = "the subscription ends when this is dropped"]
-pub(crate) struct Subscription(pub(super) Option<Box<dyn FnOnce() + Send + Sync>>);
+/// Has a callback called until this is dropped: see [`Client::on_state_change`](crate::Client::on_state_change)
+/// and [`Cancel::on_cancel`](crate::Cancel::on_cancel).
+///
+/// The drop does not wait for a call that is under way. What the callback owns is dropped after its last call.
+#[must_use = "the subscription ends when this is dropped: keep it, or call `detach`"]
+pub struct Subscription(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Subscription {
+    /// A subscription that this function ends.
+    pub(crate) fn until(end: impl FnOnce() + Send + Sync + 'static) -> Subscription {
+        Subscription(Some(Box::new(end)))
+    }
+
+    /// The same, and its end does this, too.
+    pub(crate) fn and_then(mut self, more: impl FnOnce() + Send + Sync + 'static) -> Subscription {
+        let end = self.0.take();
+        Subscription::until(move || {
+            if let Some(end) = end {
+                end();
+            }
+            more();
+        })
+    }
+
+    /// Lets the subscription last as long as what it is about: the client until it is closed or the last of its
+    /// clones is dropped, the token until it is tripped or the last of its clones is dropped.
+    pub fn detach(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for Subscription {
     fn drop(&mut self) {

@@ -24,7 +24,8 @@ type Look<T> = Box<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 /// a thread that observes.
 ///
 /// The reported states never go back in time, though a server that lags behind the others reports
-/// changes late. Lost connections and sessions do not end it.
+/// changes late. Lost connections and sessions do not end it, and are no change: a program that must
+/// know of an outage calls [`next_within`](Changes::next_within) and asks [`is_current`](Changes::is_current).
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -32,10 +33,13 @@ type Look<T> = Box<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 ///
 /// let zk = Client::connect("zk1:2181,zk2:2181")?;
 /// let mut holders = DistributedLock::new(&zk, "/locks", "nightly").observe();
-/// println!("now {:?}", holders.latest()?);
-/// match holders.next_within(Duration::from_secs(60))? {
-///     Some(holders) => println!("then {holders:?}"),
-///     None => println!("still the same"),
+/// loop {
+///     match holders.next_within(Duration::from_secs(1))? {
+///         Some(holders) => println!("now {holders:?}"),
+///         None if holders.is_current() => {} // the same
+///         None => println!("an outage: nobody knows"),
+///     }
+///     # break;
 /// }
 /// # Ok::<(), zklock::Error>(())
 /// ```

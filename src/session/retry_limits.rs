@@ -31,7 +31,7 @@ use std::time::Duration;
 /// use zklock::{Client, Retry};
 ///
 /// let zk = Client::builder("zk1:2181,zk2:2181")
-///     .retry(Retry::unlimited().losses(5).outage(Duration::from_secs(30)))
+///     .retry(Retry::default().losses(5).outage(Duration::from_secs(30)))
 ///     .connect()?;
 /// # Ok::<(), zklock::Error>(())
 /// ```
@@ -43,11 +43,6 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Tolerates any fault that can be retried; the default.
-    pub const fn unlimited() -> Retry {
-        Retry { losses: None, outage: None }
-    }
-
     /// Tolerates at most this many losses in one call: requests without an answer, and lost
     /// sessions. The next loss fails the call with
     /// [`Connect`](crate::ErrorKind::Connect) or

@@ -295,10 +295,6 @@ mod tests {
             Ok(Box::new(Passes(self.0.clone())))
         }
 
-        fn session_timeout(&self) -> Duration {
-            SOON
-        }
-
         fn connect_timeout(&self) -> Duration {
             SOON
         }

@@ -76,7 +76,7 @@ impl Watches {
         table.litter.remove(path);
         drop(table);
         let (watches, path) = (Arc::clone(self), shared);
-        Subscription(Some(Box::new(move || watches.unsubscribe(&path, id))))
+        Subscription::until(move || watches.unsubscribe(&path, id))
     }
 
     fn unsubscribe(&self, path: &str, id: u64) {

@@ -14,7 +14,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use zklock::testing::ZooKeeperServer;
-//! use zklock::{DistributedLock, HoldEnd, LossReason};
+//! use zklock::{DistributedLock, LossReason};
 //!
 //! # fn main() -> zklock::Result<()> {
 //! let server = ZooKeeperServer::start()?;
@@ -24,7 +24,7 @@
 //!
 //! server.expire(&zk)?;
 //! let reason = guard.lost().wait_within(Duration::from_secs(10));
-//! assert_eq!(reason, Some(HoldEnd::Lost(LossReason::SessionExpired)));
+//! assert_eq!(reason, Some(Err(LossReason::SessionExpired)));
 //! assert!(!guard.is_held());
 //! # Ok(())
 //! # }
@@ -212,11 +212,6 @@ impl ZooKeeperServer {
         Client::connect(&self.hosts)
     }
 
-    /// Returns whether the server runs in a container, rather than as a child process.
-    pub fn is_docker(&self) -> bool {
-        self.is_docker
-    }
-
     /// Stops the server at once, as a crash does, and keeps its data.
     ///
     /// Nothing that it has acknowledged is lost. Its port stays reserved, and connections to it are refused. A
@@ -339,7 +334,7 @@ impl ZooKeeperServer {
         let controlled = self.controlled.lock();
         let refusal = |why| Err(self.refusal("expire a session of", why));
         match controlled.condition {
-            Condition::Running => expire_session::expire_session(&self.hosts, id.into().as_i64()),
+            Condition::Running => expire_session::expire_session(&self.hosts, id.into().into()),
             Condition::Paused => refusal("is paused; call `resume`"),
             Condition::Stopped => refusal("is stopped; call `start_again`"),
         }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use zklock::{
     Acl, Barrier, Client, DistributedRwLock, DistributedSemaphore, Error, ErrorKind, Group,
-    HoldEnd, LeaderElection, LossReason, MultiLock, Permissions, Result,
+    LeaderElection, LossReason, MultiLock, Permissions, Result,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -175,7 +175,7 @@ fn s70_to_ask_and_to_break_take_what_the_error_says() {
     assert_eq!(theirs.request_release().unwrap(), 1);
     assert!(theirs.request_release_of(&contender).unwrap());
     assert!(theirs.break_lock(&contender).unwrap());
-    assert!(matches!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(_))));
+    assert!(matches!(guard.lost().wait_within(SOON), Some(Err(_))));
     assert_eq!(raw.get_children(&node).unwrap(), [""; 0]);
     raw.delete(&node).unwrap();
     raw.close().unwrap();
@@ -270,7 +270,7 @@ fn s30_a_holder_that_is_shown_nothing_of_its_node_but_that_it_is_there_holds_unt
     guard.ensure_held().unwrap();
     raw.delete(guard.path()).unwrap();
     assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
+    assert_eq!(guard.lost().wait_within(SOON), Some(Err(LossReason::NodeDeleted)));
     drop(guard);
     // A node whose create has no answer is replaced by another one: its token cannot be read.
     proxy.drop_reply(opcode::CREATE, 1);

@@ -8,9 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use log::LevelFilter;
-use zklock::{
-    Acl, Client, DistributedLock, ErrorKind, Event, HoldEnd, LockGuard, LossReason, SessionState,
-};
+use zklock::{Acl, Client, DistributedLock, ErrorKind, Event, LockGuard, LossReason, SessionState};
 
 use crate::keeper;
 use crate::support::logs::logs;
@@ -902,7 +900,7 @@ fn s35_callbacks_may_call_the_library_and_block() {
         tell.send((why, guard)).unwrap();
     });
     proxy.black_hole();
-    assert_eq!(guard.lost().wait_within(AMPLE), Some(HoldEnd::Lost(LossReason::LeaseExpired)));
+    assert_eq!(guard.lost().wait_within(AMPLE), Some(Err(LossReason::LeaseExpired)));
     proxy.pass();
     let (why, next) = told.recv_timeout(AMPLE).expect("the callback's lock");
     assert_eq!(why, LossReason::LeaseExpired);
@@ -980,7 +978,7 @@ fn s35_a_loss_before_the_release_is_told_whatever_other_callbacks_do() {
     }
     let called = losses(&guard);
     raw.delete(guard.path()).unwrap();
-    assert_eq!(guard.lost().wait(), HoldEnd::Lost(LossReason::NodeDeleted));
+    assert_eq!(guard.lost().wait(), Err(LossReason::NodeDeleted));
     drop(guard);
     assert_eq!(called.recv_timeout(AMPLE), Ok(LossReason::NodeDeleted));
     drop(closed);
@@ -1012,14 +1010,14 @@ fn s35_after_the_release_nobody_is_told_and_after_the_loss_at_once() {
     drop(dropped);
     unlocked.unlock().unwrap();
     for (waiting, lost) in waiting.into_iter().zip(&handles) {
-        assert_eq!(waiting.join().unwrap(), HoldEnd::Released);
-        assert!(lost.is_released());
-        assert_eq!(lost.wait_within(AMPLE), Some(HoldEnd::Released));
+        assert_eq!(waiting.join().unwrap(), Ok(()));
+        assert_eq!(lost.wait_within(Duration::ZERO), Some(Ok(())));
+        assert_eq!(lost.wait_within(AMPLE), Some(Ok(())));
     }
     proxy.black_hole();
-    assert_eq!(unlimited.join().unwrap(), HoldEnd::Lost(LossReason::LeaseExpired));
-    assert_eq!(limited.join().unwrap(), Some(HoldEnd::Lost(LossReason::LeaseExpired)));
-    assert!(!of_held.is_released());
+    assert_eq!(unlimited.join().unwrap(), Err(LossReason::LeaseExpired));
+    assert_eq!(limited.join().unwrap(), Some(Err(LossReason::LeaseExpired)));
+    assert_eq!(of_held.wait_within(Duration::ZERO), None);
     assert_eq!(of_held.reason(), Some(LossReason::LeaseExpired));
     assert_eq!(losses(&held).recv_timeout(AMPLE), Ok(LossReason::LeaseExpired));
     for (quiet, lost) in quiet.iter().zip(&handles) {
@@ -1028,7 +1026,7 @@ fn s35_after_the_release_nobody_is_told_and_after_the_loss_at_once() {
     }
     proxy.pass();
     drop(held);
-    assert!(of_held.is_released());
+    assert_eq!(of_held.wait_within(Duration::ZERO), Some(Ok(())));
     site.finish([zk]);
 }
 
@@ -1044,7 +1042,7 @@ fn s35a_after_an_outage_sessions_go_on_or_begin_anew() {
 
     site.server().kill();
     let again = lock_in_background(&mutex(&hasty, &site.base, "lost"));
-    assert_eq!(lost.lost().wait_within(AMPLE), Some(HoldEnd::Lost(LossReason::LeaseExpired)));
+    assert_eq!(lost.lost().wait_within(AMPLE), Some(Err(LossReason::LeaseExpired)));
     assert!(kept.is_held());
     assert_eq!(patient.state(), SessionState::Suspended);
 

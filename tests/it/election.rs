@@ -5,9 +5,9 @@ use std::sync::{Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::election::{Candidate, ElectionPhase, ElectionProgress};
+use zklock::election::{ElectionPhase, ElectionProgress};
 use zklock::{
-    Acl, Cancel, Changes, Client, Error, ErrorKind, FencingToken, HoldEnd, LeaderElection,
+    Acl, Cancel, Changes, Client, Contender, Error, ErrorKind, FencingToken, LeaderElection,
     Leadership, LossReason, NodeNaming, Retry, SessionState,
 };
 
@@ -37,16 +37,16 @@ fn named(zk: &Client, site: &Site, id: &str) -> LeaderElection {
     LeaderElection::new(zk, &site.base, "a").id(id).back_off(FOR_EVER, FOR_EVER)
 }
 
-fn ids(candidates: &[Candidate]) -> Vec<String> {
-    candidates.iter().map(Candidate::id).collect()
+fn ids(candidates: &[Contender]) -> Vec<String> {
+    candidates.iter().map(Contender::label).collect()
 }
 
 /// The id of the leader, once it has changed.
-fn next(observer: &mut Changes<Option<Candidate>>) -> Option<String> {
-    observer.next_within(SOON).unwrap().expect("a change").map(|leader| leader.id())
+fn next(observer: &mut Changes<Option<Contender>>) -> Option<String> {
+    observer.next_within(SOON).unwrap().expect("a change").map(|leader| leader.label())
 }
 
-fn assert_unchanged(observer: &mut Changes<Option<Candidate>>) {
+fn assert_unchanged(observer: &mut Changes<Option<Contender>>) {
     assert_eq!(observer.next_within(BRIEF).unwrap(), None);
 }
 
@@ -371,7 +371,7 @@ fn s75_after_a_loss_it_stands_again_at_once() {
                 _ => return Ok(Break(paths.len())),
             }
             assert!(
-                matches!(leadership.lost().wait_within(SOON), Some(HoldEnd::Lost(_))),
+                matches!(leadership.lost().wait_within(SOON), Some(Err(_))),
                 "term {}",
                 paths.len()
             );
@@ -419,7 +419,7 @@ fn s75_what_trying_again_may_mend_does_not_end_it() {
     let site = Site::own("s75-retryable");
     let proxy = Proxy::start(site.server().addr());
     let builder = connecting(&proxy.hosts()).session_timeout(QUIET);
-    let zk = builder.retry(Retry::unlimited().losses(0)).connect().unwrap();
+    let zk = builder.retry(Retry::default().losses(0)).connect().unwrap();
     site.raw().create_all(&format!("{}/a", site.base)).unwrap();
     let election = LeaderElection::new(&zk, &site.base, "a").back_off(ms(1), ms(10));
     proxy.drop_reply(opcode::CREATE, 1);
@@ -556,11 +556,11 @@ fn leader_and_candidates_are_told_with_their_ids() {
     let (proxy, looking) = site.proxied(QUIET);
     let follower = election(&looking, &site);
     assert_eq!(follower.leader().unwrap(), None);
-    assert_eq!(follower.candidates().unwrap(), []);
+    assert_eq!(follower.contenders().unwrap(), []);
     let elections = [named(&clients[0], &site, "node-ä"), named(&clients[1], &site, "node-b")];
     let leadership = elections[0].campaign().unwrap();
     let leader = follower.leader().unwrap().expect("a leader");
-    assert_eq!((leader.id().as_str(), &*leader.path), ("node-ä", leadership.path()));
+    assert_eq!((leader.label().as_str(), &*leader.path), ("node-ä", leadership.path()));
     assert_eq!(leader.data, "node-ä".as_bytes());
     assert_eq!(leader.session, clients[0].session_id());
     assert!(leader.path.contains("-lock-") && leader.path.ends_with(&leader.sequence.to_string()));
@@ -574,7 +574,7 @@ fn leader_and_candidates_are_told_with_their_ids() {
         proxy.reset_counts();
         assert_eq!(follower.leader().unwrap().as_ref(), Some(&leader));
         assert_eq!(proxy.total_requests(), 3, "a sync, a list and a read: {:?}", proxy.requests());
-        let candidates = follower.candidates().unwrap();
+        let candidates = follower.contenders().unwrap();
         assert_eq!(candidates[0], leader);
         assert_eq!(ids(&candidates), ["node-ä", "node-b", "node-b", "node-b", "node-b"]);
         assert!(candidates.is_sorted_by_key(|one| one.sequence), "{candidates:?}");
@@ -584,7 +584,7 @@ fn leader_and_candidates_are_told_with_their_ids() {
     });
     // By default the id consists of host, process and thread.
     let leadership = election(&clients[0], &site).campaign().unwrap();
-    let id = follower.leader().unwrap().expect("a leader").id();
+    let id = follower.leader().unwrap().expect("a leader").label();
     assert!(id.contains("host=") && id.contains("pid="), "{id}");
     drop((leadership, elections, follower));
     site.finish(clients.into_iter().chain([looking]));
@@ -615,7 +615,7 @@ fn when_the_leader_goes_meanwhile_the_next_one_is_told() {
             eventually(SOON, "the list", || site.server().counter("zk_packets_sent") > sent);
             raw.delete(&paths[0]).unwrap();
             proxy.release();
-            let leader = leader.join().unwrap().map(|leader| leader.id());
+            let leader = leader.join().unwrap().map(|leader| leader.label());
             assert_eq!(leader.as_deref(), ids.get(1).copied());
         });
         for path in &paths[1..] {
@@ -666,7 +666,7 @@ fn changes_of_the_leader_are_observed_without_a_herd() {
         let change = scope.spawn(move || changes.next().unwrap().unwrap());
         let leadership = named(&zk, &site, "again").campaign().unwrap();
         let leader = change.join().unwrap().expect("a leader");
-        assert_eq!((leader.id().as_str(), &*leader.path), ("again", leadership.path()));
+        assert_eq!((leader.label().as_str(), &*leader.path), ("again", leadership.path()));
     });
     raw.close().unwrap();
     drop(observer);
@@ -779,7 +779,7 @@ fn bad_names_are_refused_before_anything_is_asked() {
             kind(election.campaign_within(Instant::now())),
             kind(election.lead::<()>(|_| panic!("it leads"))),
             kind(election.leader()),
-            kind(election.candidates()),
+            kind(election.contenders()),
             kind(election.observe().next_within(SOON)),
         ];
         assert_eq!(kinds, [ErrorKind::InvalidName; 9], "{base:?} {name:?}");
@@ -814,13 +814,13 @@ fn s70_its_acl_covers_the_elections_node_and_the_candidates() {
         kind(theirs.campaign()),
         kind(theirs.lead::<()>(|_| panic!("it leads"))),
         kind(theirs.leader()),
-        kind(theirs.candidates()),
+        kind(theirs.contenders()),
         kind(theirs.observe().next_within(SOON)),
     ] {
         assert_eq!(refused, ErrorKind::NotAuthorized);
     }
     assert_eq!(last_kind(&theirs), ErrorKind::NotAuthorized);
-    assert_eq!(ours.leader().unwrap().expect("ours").id(), "secret");
+    assert_eq!(ours.leader().unwrap().expect("ours").label(), "secret");
     leadership.resign().unwrap();
     meddler.add_auth("digest", b"owner:secret").unwrap();
     meddler.delete_recursive(&site.base).unwrap();
@@ -830,7 +830,7 @@ fn s70_its_acl_covers_the_elections_node_and_the_candidates() {
     let hiding = hiding.acl(Acl::creator_only());
     let leadership = hiding.campaign().unwrap();
     let leader = theirs.leader().unwrap().expect("a leader");
-    assert_eq!((leader.id().as_str(), &*leader.path), ("", leadership.path()));
+    assert_eq!((leader.label().as_str(), &*leader.path), ("", leadership.path()));
     leadership.resign().unwrap();
     meddler.close().unwrap();
     drop((ours, theirs, hiding));
@@ -851,8 +851,8 @@ fn values_can_be_shared_and_sent_and_a_leadership_cannot_be_cloned() {
     fn anywhere<T: Send + Sync + 'static>() {}
     anywhere::<Leadership>();
     anywhere::<LeaderElection>();
-    anywhere::<Candidate>();
+    anywhere::<Contender>();
     anywhere::<ElectionProgress>();
     fn sent<T: Send + 'static>() {}
-    sent::<Changes<Option<Candidate>>>();
+    sent::<Changes<Option<Contender>>>();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use zklock::znode::CreateMode;
 use zklock::{
     Client, DistributedQueue, DistributedRwLock, DistributedSemaphore, Error, ErrorKind,
-    LeaderElection, SessionState, Transaction,
+    LeaderElection, MultiLock, SessionState, Transaction,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -26,7 +26,7 @@ fn target(zk: &Client, site: &Site) -> String {
 
 fn read(zk: &Client, path: &str) -> String {
     let now = zk.znode(path).read().unwrap().expect("the node");
-    String::from_utf8(now.into_data()).unwrap()
+    String::from_utf8(now.data).unwrap()
 }
 
 /// A server of its own, a faulty network, and a client with a short connect timeout.
@@ -83,6 +83,21 @@ fn a_holder_writes_and_a_deposed_one_does_not() {
     let lease = format!("{}/{}", item.item_path(), leases[0]);
     check("a lease", &other, &lease, &path, &|| item.transaction());
     drop((item, queue));
+    let locks = ["f", "g"].map(|name| mutex(&zk, &site.base, name));
+    for place in 0..2 {
+        let several = locks.iter().fold(MultiLock::new(), MultiLock::with).lock().unwrap();
+        let node = several.fencing_tokens()[place].0.to_owned();
+        check("several locks", &other, &node, &path, &|| several.transaction());
+        assert!(!several.is_held());
+        drop(several);
+    }
+    // A transaction belongs to one session.
+    let both = MultiLock::new().with(&locks[0]).with(&mutex(&other, &site.base, "h"));
+    let guard = both.lock().unwrap();
+    let refused = guard.transaction().write(&path, "never").commit();
+    assert_eq!(kind(refused), ErrorKind::InvalidArgument);
+    drop(guard);
+    drop((locks, both));
     site.finish([zk, other]);
 }
 

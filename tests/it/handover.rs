@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Acl, Cancel, Client, DistributedLock, ErrorKind, FencingToken, HandOver, HoldEnd, LockGuard,
-    LossReason, MultiLock, NodeNaming, Permissions, ReentrantLock, Retry, SessionState,
+    Acl, Cancel, Client, DistributedLock, ErrorKind, FencingToken, HandOver, LockGuard, LossReason,
+    MultiLock, NodeNaming, Permissions, ReentrantLock, Retry, SessionState,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -55,7 +55,7 @@ impl Rig {
     }
 
     fn within(&self, turns: u32, time: Duration) -> DistributedLock {
-        self.lock().hand_over(HandOver::within(turns, time))
+        self.lock().hand_over(HandOver::Within { turns, time })
     }
 
     fn keeping(&self, limit: Duration) -> DistributedLock {
@@ -210,7 +210,7 @@ fn s06_equal_locks_share_a_node_and_no_others_do() {
     rig.assert_one_look();
     assert_eq!(rig.children().len(), 1);
 
-    let brief = HandOver::within(64, Duration::from_millis(999));
+    let brief = HandOver::Within { turns: 64, time: Duration::from_millis(999) };
     let all_but_admin =
         Permissions::READ | Permissions::WRITE | Permissions::CREATE | Permissions::DELETE;
     let unlike = [
@@ -796,8 +796,8 @@ fn a_holder_hears_nothing_of_later_turns_of_its_node() {
     line.join(1, &lock);
     drop(guard);
     let guard = line.next(1);
-    assert_eq!(waiter.join().unwrap(), HoldEnd::Released);
-    assert!(lost.is_released() && lost.reason().is_none());
+    assert_eq!(waiter.join().unwrap(), Ok(()));
+    assert!(lost.wait_within(Duration::ZERO) == Some(Ok(())));
     assert_eq!(told.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
     assert_eq!(asked.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
 
@@ -807,12 +807,12 @@ fn a_holder_hears_nothing_of_later_turns_of_its_node() {
     assert_eq!(rig.theirs().request_release().unwrap(), 1);
     assert_eq!(asked.recv_timeout(SOON), Ok(()));
     let now = (losses(&guard), guard.lost());
-    assert!(!now.1.is_released());
+    assert_eq!(now.1.wait_within(Duration::ZERO), None);
     rig.site.raw().delete(guard.path()).unwrap();
     assert_eq!(now.0.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
-    assert_eq!(now.1.wait(), HoldEnd::Lost(LossReason::NodeDeleted));
-    assert!(lost.is_released() && lost.reason().is_none());
-    assert_eq!(lost.wait(), HoldEnd::Released);
+    assert_eq!(now.1.wait(), Err(LossReason::NodeDeleted));
+    assert!(lost.wait_within(Duration::ZERO) == Some(Ok(())));
+    assert_eq!(lost.wait(), Ok(()));
     drop((guard, lock));
     rig.finish();
 }
@@ -888,7 +888,7 @@ fn an_outage_that_is_too_long_ends_the_wait_for_a_sibling_too_on_time() {
     let proxy = Proxy::start(site.server().addr());
     let outage = Duration::from_millis(800);
     let builder = connecting(&proxy.hosts()).session_timeout(Duration::from_secs(30));
-    let zk = builder.retry(Retry::unlimited().outage(outage)).connect().unwrap();
+    let zk = builder.retry(Retry::default().outage(outage)).connect().unwrap();
     let lock = DistributedLock::new(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let theirs = lock.clone();
@@ -1325,7 +1325,8 @@ fn s03_of_many_threads_of_many_clients_never_are_two_inside() {
                 let lock = match number {
                     0 => builder.hand_over(HandOver::Off),
                     1 if thread % 2 == 0 => builder.keep_for(SOON),
-                    2 => builder.hand_over(HandOver::within(2, Duration::from_millis(1))),
+                    2 => builder
+                        .hand_over(HandOver::Within { turns: 2, time: Duration::from_millis(1) }),
                     _ => builder,
                 };
                 let (ring, start) = (&ring, &start);

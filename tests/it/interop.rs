@@ -222,7 +222,7 @@ fn s71_an_election_is_shared_with_curators_leader_selector() {
     meeting.second.lock(&path, "leader");
     let zk = meeting.site.client();
     let leader = LeaderElection::new(&zk, &meeting.site.base, "ids").leader().unwrap();
-    assert_eq!(leader.map(|leader| leader.id()).as_deref(), Some("curator"));
+    assert_eq!(leader.map(|leader| leader.label()).as_deref(), Some("curator"));
     meeting.second.release();
     meeting.contenders(&path, 0);
     drop(zk);

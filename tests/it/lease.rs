@@ -101,7 +101,7 @@ impl Unequals {
     /// Before that, waits until the server that the client had before has reported the session for the
     /// last time.
     fn lose_an_answer(&self, zk: &Client, by: &Proxy) {
-        let session = zk.session_id().unwrap().as_i64();
+        let session = i64::from(zk.session_id().unwrap());
         thread::sleep(LONG_TICK);
         by.slow_opening(AMPLE * 10);
         by.release();

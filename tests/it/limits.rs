@@ -6,8 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Cancel, Client, DistributedLock, Error, ErrorKind, HoldEnd, LockGuard, LossReason, Result,
-    SessionState,
+    Cancel, Client, DistributedLock, Error, ErrorKind, LockGuard, LossReason, Result, SessionState,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -455,7 +454,7 @@ fn s22_once_closed_every_call_says_so() {
     assert_eq!(site.children("a").len(), 0, "close has returned before the node was gone");
     assert!(!guard.is_held());
     assert_eq!(tells.recv_timeout(SOON), Ok(LossReason::ClientClosed));
-    assert_eq!(guard.lost().wait(), HoldEnd::Lost(LossReason::ClientClosed));
+    assert_eq!(guard.lost().wait(), Err(LossReason::ClientClosed));
     let kinds = [
         kind(guard.ensure_held()),
         kind(guard.unlock()),

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Cancel, ContenderKind, DistributedRwLock, DistributedSemaphore, ErrorKind, HoldEnd, LossReason,
+    Cancel, ContenderKind, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason,
     MultiGuard, MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, SessionState,
 };
 
@@ -75,7 +75,7 @@ fn s05_other_threads_wait_until_the_last_guard_is_dropped() {
     // A clone is the same lock, and another value of the same path is another.
     let inner = lock.clone().lock().unwrap();
     assert!(reentrant(&zk, &site.base, "a").try_lock().unwrap().is_none());
-    assert!(lock.as_mutex().try_lock().unwrap().is_none());
+    assert!(lock.try_lock().unwrap().is_none());
     let inside = AtomicUsize::new(2);
     thread::scope(|scope| {
         let (tell, tasks) = mpsc::channel();
@@ -95,7 +95,7 @@ fn s05_other_threads_wait_until_the_last_guard_is_dropped() {
             });
         }
         tasks.iter().take(2).for_each(wait_until_asleep);
-        let waiters = || lock.as_mutex().contenders().unwrap().len() == nodes_of(3);
+        let waiters = || lock.contenders().unwrap().len() == nodes_of(3);
         eventually(SOON, "the waiters", waiters);
         inside.fetch_sub(1, Ordering::SeqCst);
         drop(outer);
@@ -124,7 +124,7 @@ fn s05_a_lock_lost_inside_is_an_error_until_all_its_guards_are_dropped() {
             LossReason::NodeDeleted => site.raw().delete(outer.path()).unwrap(),
             _ => proxy.black_hole(),
         }
-        assert_eq!(outer.lost().wait_within(SOON), Some(HoldEnd::Lost(reason)));
+        assert_eq!(outer.lost().wait_within(SOON), Some(Err(reason)));
         proxy.pass();
         assert!(!outer.is_held() && !inner.is_held());
         assert_eq!(kind(lock.lock()), expected);
@@ -447,11 +447,11 @@ fn s67_when_one_release_fails_the_rest_are_released_and_the_errors_gathered() {
         assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
         assert!(told.recv_timeout(SOON).is_err(), "on_lost was called twice, or not dropped");
         assert!(!guard.is_held());
-        assert_eq!(waits.join().unwrap(), HoldEnd::Lost(LossReason::NodeDeleted));
-        assert!(token.is_cancelled() && !lost.is_released());
+        assert_eq!(waits.join().unwrap(), Err(LossReason::NodeDeleted));
+        assert!(token.is_cancelled() && lost.wait_within(Duration::ZERO).is_none());
         assert_eq!(kind(guard.ensure_held()), ErrorKind::Lost);
         let error = guard.unlock().unwrap_err();
-        assert!(lost.is_released());
+        assert_eq!(lost.wait_within(Duration::ZERO), Some(Ok(())));
         assert_eq!(lost.reason(), Some(LossReason::NodeDeleted));
         let errors: Vec<_> = std::iter::once(&error).chain(error.others()).collect();
         assert!(errors.iter().all(|one| one.kind() == ErrorKind::Lost), "{error}");
@@ -533,7 +533,7 @@ fn what_is_named_twice_is_taken_once() {
             MultiLock::new().with_permits(&permits, 1).with_permits(&of("c"), 1),
         ),
         ("two namings", MultiLock::new().with(&lock).with(&kazoo)),
-        ("reentrant and not", MultiLock::new().with(entered.as_mutex()).with_reentrant(&entered)),
+        ("reentrant and not", MultiLock::new().with(&lock).with_reentrant(&entered)),
     ] {
         assert_eq!(kind(odd.lock()), ErrorKind::InvalidArgument, "{case}");
         assert_eq!(kind(odd.try_lock()), ErrorKind::InvalidArgument, "{case}");
@@ -659,7 +659,8 @@ fn letting_go_of_all_in_silence_takes_half_a_second_on_time() {
     let names = ["a", "b", "c", "d", "e"];
     let locks = names.map(|name| reentrant(&zk, &site.base, name));
     let all = locks.iter().fold(MultiLock::new(), MultiLock::with_reentrant);
-    let plain = locks.iter().map(ReentrantLock::as_mutex).fold(MultiLock::new(), MultiLock::with);
+    let plain =
+        names.iter().fold(MultiLock::new(), |all, name| all.with(&mutex(&zk, &site.base, name)));
     for several in [&all, &plain] {
         let guard = several.lock().unwrap();
         proxy.black_hole();
@@ -772,7 +773,7 @@ fn a_multi_guard_that_was_released_tells_of_no_loss_though_a_thread_still_holds_
         } else {
             guard.unlock().unwrap()
         }
-        assert_eq!(ended.recv_timeout(SOON), Ok(HoldEnd::Released));
+        assert_eq!(ended.recv_timeout(SOON), Ok(Ok(())));
     }
     drop(tell);
     let (last, lost) = mpsc::channel();
@@ -783,14 +784,44 @@ fn a_multi_guard_that_was_released_tells_of_no_loss_though_a_thread_still_holds_
     // Ends once no callback is left that could report a loss.
     assert_eq!(told.iter().collect::<Vec<_>>(), []);
     for (lost, token) in ends {
-        assert!(lost.is_released() && !token.is_cancelled());
-        assert_eq!((lost.reason(), lost.wait()), (None, HoldEnd::Released));
+        assert!(lost.wait_within(Duration::ZERO) == Some(Ok(())) && !token.is_cancelled());
+        assert_eq!((lost.reason(), lost.wait()), (None, Ok(())));
     }
     // Without any lock, there is only a release.
     let none = MultiLock::new().lock().unwrap();
     let lost = none.lost();
     drop(none);
-    assert_eq!(lost.wait_within(SOON), Some(HoldEnd::Released));
+    assert_eq!(lost.wait_within(SOON), Some(Ok(())));
     drop((all, lock));
     site.finish([zk]);
+}
+
+#[test]
+fn a_multi_lock_of_no_lock_is_refused() {
+    let none = MultiLock::new();
+    assert_eq!(kind(none.lock()), ErrorKind::InvalidArgument);
+    assert_eq!(kind(none.try_lock()), ErrorKind::InvalidArgument);
+    assert_eq!(kind(none.try_lock_for(SOON)), ErrorKind::InvalidArgument);
+}
+
+/// A request to release one of several locks is told once, and not after the release.
+#[test]
+fn a_request_to_release_one_of_several_is_told() {
+    skip_without_zookeeper!();
+    let site = Site::shared("multi-request");
+    let (zk, other) = (site.client(), site.client());
+    let locks = ["a", "b"].map(|name| mutex(&zk, &site.base, name));
+    let guard = locks.iter().fold(MultiLock::new(), MultiLock::with).lock().unwrap();
+    let (tell, told) = mpsc::channel();
+    guard.on_release_requested(move || tell.send(()).unwrap());
+    assert!(!guard.release_requested());
+    for name in ["b", "a"] {
+        assert_eq!(mutex(&other, &site.base, name).request_release().unwrap(), 1);
+        eventually(SOON, "the request", || guard.release_requested());
+    }
+    told.recv_timeout(SOON).unwrap();
+    guard.unlock().unwrap();
+    assert!(told.recv().is_err(), "told twice");
+    drop(locks);
+    site.finish([zk, other]);
 }

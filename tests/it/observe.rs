@@ -3,8 +3,9 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{
-    Cancel, Changes, Contender, ContenderKind, DistributedRwLock, DistributedSemaphore, ErrorKind,
-    LockKind, LockList, SessionState, UnlistedReason,
+    Cancel, Changes, Contender, ContenderKind, DistributedLock, DistributedRwLock,
+    DistributedSemaphore, ErrorKind, Hold, LeaderElection, LockKind, LockList, LockNode,
+    ReentrantLock, SessionState, UnlistedReason,
 };
 
 use crate::support::proxy::opcode;
@@ -435,7 +436,7 @@ fn the_locks_below_a_base_are_listed_with_their_kinds() {
     let seen = locks();
     let first = seen[2].first.as_ref().unwrap();
     assert_eq!((first.path.as_str(), first.holds), (held.path(), true));
-    assert_eq!(first.process(), Some(std::process::id()));
+    assert_eq!(first.process, Some(std::process::id()));
     let seen: Vec<_> =
         seen.iter().map(|one| (&*one.name, one.kind, one.holders, one.waiters)).collect();
     let semaphore = LockKind::Semaphore { permits: 3, taken: 2 };
@@ -482,7 +483,8 @@ fn locks_are_listed_at_any_depth_and_what_is_hidden_is_named() {
     );
     let firsts = listed.locks.iter().map(|one| one.first.clone().unwrap().path);
     assert!(firsts.eq(held.iter().map(|guard| guard.path().to_owned())));
-    let unlisted: Vec<_> = listed.unlisted.iter().map(|one| (&*one.path, one.reason)).collect();
+    let unlisted: Vec<_> =
+        listed.unlisted.iter().map(|(path, reason)| (&**path, *reason)).collect();
     assert_eq!(unlisted, [(&*hidden, UnlistedReason::NotAuthorized)]);
     // Again, without a look at contenders that are known.
     let [first, second, third] = held;
@@ -530,4 +532,38 @@ fn contenders_that_go_meanwhile_leave_a_list_that_is_consistent() {
     }
     raw.close().unwrap();
     site.finish([looking]);
+}
+
+/// What all locks share: their path, who holds them, and a request to release.
+#[test]
+fn a_lock_of_any_kind_is_looked_at_in_one_way() {
+    skip_without_zookeeper!();
+    let site = Site::shared("lock-node");
+    let (zk, other) = (site.client(), site.client());
+    let mutex = mutex(&zk, &site.base, "a");
+    let reentrant = ReentrantLock::new(&zk, &site.base, "b");
+    let files = DistributedRwLock::new(&zk, &site.base, "c");
+    let permits = DistributedSemaphore::new(&zk, &site.base, "d", 2);
+    let election = LeaderElection::new(&zk, &site.base, "e");
+    let nodes: [&LockNode; 5] = [&mutex, &reentrant, &files, &permits, &election];
+    for (node, name) in nodes.iter().zip(["a", "b", "c", "d", "e"]) {
+        assert_eq!(node.path(), format!("{}/{name}", site.base));
+        assert_eq!(node.holder().unwrap(), None);
+    }
+    let held = (mutex.lock().unwrap(), reentrant.lock().unwrap());
+    let (shared, leader) = (files.read().unwrap(), election.campaign().unwrap());
+    let permit = permits.acquire().unwrap();
+    let holds: [&Hold; 5] = [&held.0, &held.1, &shared, &permit, &leader];
+    for (node, hold) in nodes.iter().zip(holds) {
+        let holder = node.holder().unwrap().expect("a holder");
+        assert!(holder.holds && holder.path == hold.path(), "{holder:?}");
+        assert_eq!(node.request_release().unwrap(), 1);
+        eventually(SOON, "the request", || hold.release_requested());
+    }
+    let free = DistributedLock::new(&other, "no path", "a");
+    assert_eq!(free.path(), "no path/a");
+    assert_eq!(kind(free.holder()), ErrorKind::InvalidName);
+    drop((held, shared, leader, permit));
+    drop((mutex, reentrant, files, permits, election, free));
+    site.finish([zk, other]);
 }

@@ -10,7 +10,7 @@ use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
 use crate::support::{
-    is_unanswered, kind, skip_before, skip_unless_alone, skip_without_server,
+    eventually, is_unanswered, kind, skip_before, skip_unless_alone, skip_without_server,
     skip_without_zookeeper, waiting,
 };
 
@@ -255,6 +255,41 @@ fn connecting_can_be_cancelled() {
     assert_eq!(zk.state(), SessionState::Connected);
     assert_eq!(proxy.count(opcode::CREATE), 0);
     site.finish([zk]);
+}
+
+/// Waiting for the connection ends with it, with the reason why there is none, or with the token.
+#[test]
+fn a_program_waits_for_the_connection() {
+    skip_without_server!();
+    let site = Site::own("wait-connected");
+    let proxy = Proxy::start(site.server().addr());
+    proxy.refuse();
+    let zk = Client::builder(&proxy.hosts()).session_timeout(SOON).lazy().unwrap();
+    let cancel = Cancel::new();
+    let waits = || {
+        let (zk, cancel) = (zk.clone(), cancel.clone());
+        waiting(move || zk.wait_connected(&cancel))
+    };
+    for state in [SessionState::Lost, SessionState::Suspended] {
+        assert_eq!(zk.state(), state);
+        let error = zk.wait_connected(Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
+        assert!(error.to_string().contains(&proxy.hosts()), "{error}");
+        let waits = waits();
+        proxy.pass();
+        waits.join().unwrap().unwrap();
+        assert_eq!(zk.state(), SessionState::Connected);
+        zk.wait_connected(Duration::ZERO).unwrap();
+        proxy.refuse();
+        eventually(SOON, "the loss of the connection", || zk.state() == SessionState::Suspended);
+    }
+    let cancelled = waits();
+    cancel.cancel();
+    assert_eq!(kind(cancelled.join().unwrap()), ErrorKind::Cancelled);
+    proxy.pass();
+    zk.close();
+    assert_eq!(kind(zk.wait_connected(SOON)), ErrorKind::Closed);
+    site.finish([]);
 }
 
 /// A release that the server does not answer goes on in the background, and the program is told.

@@ -28,7 +28,7 @@ fn no_patience_with_outages_is_none_with_a_connection() {
     );
     let site = Site::own("retry-zero");
     let proxy = Proxy::start(site.server().addr());
-    let zk = client(&proxy, Duration::from_secs(3), Retry::unlimited().outage(Duration::ZERO));
+    let zk = client(&proxy, Duration::from_secs(3), Retry::default().outage(Duration::ZERO));
     let lock = mutex(&zk, &site.base, "a");
     for _ in 0..3 {
         lock.lock().unwrap().unlock().unwrap();
@@ -50,7 +50,7 @@ fn an_outage_goes_on_when_the_session_ends_in_it_and_the_call_ends_on_time() {
     let site = Site::own("retry-outage");
     let proxy = Proxy::start(site.server().addr());
     let (session, outage) = (Duration::from_millis(1500), Duration::from_secs(3));
-    let zk = client(&proxy, session, Retry::unlimited().outage(outage));
+    let zk = client(&proxy, session, Retry::default().outage(outage));
     let lock = mutex(&zk, &site.base, "a");
     let other = site.client();
     let held = mutex(&other, &site.base, "a").lock().unwrap();
@@ -83,7 +83,7 @@ fn losses_are_counted_and_leave_no_node() {
     let site = Site::own("retry-losses");
     let proxy = Proxy::start(site.server().addr());
     for most in 0..3 {
-        let retry = Retry::unlimited().losses(most);
+        let retry = Retry::default().losses(most);
         let zk = client(&proxy, Duration::from_secs(10), retry);
         let lock = mutex(&zk, &site.base, "a");
         lock.lock().unwrap().unlock().unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use zklock::{
     Contender, ContenderKind, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
-    HoldEnd, LeaderElection, LossReason, SessionState,
+    LeaderElection, LossReason, SessionState,
 };
 
 use crate::support::proxy::opcode;
@@ -298,7 +298,7 @@ fn s68_a_request_is_made_over_lost_replies_and_connections() {
     proxy.drop_request(opcode::DELETE, 1);
     assert!(ours.break_lock(&ours.contenders().unwrap()[0]).unwrap());
     assert!(proxy.connections() >= before + 3);
-    assert_eq!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
+    assert_eq!(guard.lost().wait_within(SOON), Some(Err(LossReason::NodeDeleted)));
     drop((guard, ours, theirs));
     site.finish([zk, other]);
 }
@@ -369,7 +369,7 @@ fn a_broken_lock_is_lost_and_the_next_one_has_it() {
     let permits = DistributedSemaphore::new(&clients[0], &site.base, "c", 1);
     let permit = permits.acquire().unwrap();
     assert!(permits.break_lock(&permits.contenders().unwrap()[0]).unwrap());
-    assert_eq!(permit.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
+    assert_eq!(permit.lost().wait_within(SOON), Some(Err(LossReason::NodeDeleted)));
     drop((readers, shared, permit, permits, ours, theirs));
     site.finish(clients);
 }
@@ -385,7 +385,7 @@ fn to_have_broken_a_lock_is_told_though_the_answer_was_lost() {
     let holder = ours.contenders().unwrap().remove(0);
     proxy.drop_reply(opcode::DELETE, 1);
     assert!(ours.break_lock(&holder).unwrap(), "this call broke the lock");
-    assert_eq!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
+    assert_eq!(guard.lost().wait_within(SOON), Some(Err(LossReason::NodeDeleted)));
     assert!(!ours.break_lock(&holder).unwrap());
     drop((guard, ours, theirs));
     site.finish([zk, other]);
@@ -458,7 +458,7 @@ fn under_a_chroot_the_right_node_is_asked_and_deleted() {
     assert_eq!(contender.path, guard.path());
     assert!(lock.request_release_of(&contender).unwrap());
     assert!(lock.break_lock(&contender).unwrap());
-    assert_eq!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
+    assert_eq!(guard.lost().wait_within(SOON), Some(Err(LossReason::NodeDeleted)));
     raw.close().unwrap();
     drop((guard, lock));
     site.finish([zk]);
@@ -527,7 +527,7 @@ fn s68_a_leader_that_is_asked_to_let_go_keeps_its_id() {
     let mut raw = site.raw();
     for word in [&b"__REVOKE__"[..], b"unlock"] {
         raw.set_data(leadership.path(), word).unwrap();
-        let shown = || election.leader().unwrap().expect("a leader").id();
+        let shown = || election.leader().unwrap().expect("a leader").label();
         eventually(SOON, "the leader's id", || {
             let id = shown();
             // The text of the request never appears as the id.

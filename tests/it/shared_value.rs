@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(50);
 
 fn text(value: Option<Versioned>) -> Option<String> {
-    value.map(|value| String::from_utf8(value.into_data()).unwrap())
+    value.map(|value| String::from_utf8(value.data).unwrap())
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn a_value_is_what_was_set_last() {
     assert_eq!(text(theirs.get().unwrap()).as_deref(), Some("one"));
     theirs.set("").unwrap();
     let empty = ours.get().unwrap().unwrap();
-    assert_eq!((empty.data(), empty.version().number()), (&b""[..], 1));
+    assert_eq!((&*empty.data, empty.version.number()), (&b""[..], 1));
     // The node contains just the bytes, as any other client would write them.
     let mut raw = site.raw();
     raw.set_data(&format!("{}/a", site.base), b"from elsewhere").unwrap();
@@ -48,10 +48,10 @@ fn only_the_version_that_was_read_is_replaced() {
     let made = value.set_if_absent("one").unwrap().expect("there was none");
     assert_eq!(value.set_if_absent("two").unwrap(), None);
     let first = value.get().unwrap().unwrap();
-    assert_eq!(first.version(), made);
-    let second = value.compare_and_set(first.version(), "two").unwrap().expect("the same version");
-    assert_eq!(value.compare_and_set(first.version(), "three").unwrap(), None);
-    assert_eq!(value.get().unwrap().unwrap().version(), second);
+    assert_eq!(first.version, made);
+    let second = value.compare_and_set(first.version, "two").unwrap().expect("the same version");
+    assert_eq!(value.compare_and_set(first.version, "three").unwrap(), None);
+    assert_eq!(value.get().unwrap().unwrap().version, second);
     let third = value.compare_and_set(second, "three").unwrap().expect("the returned version");
     assert_eq!(text(value.get().unwrap()).as_deref(), Some("three"));
     // No version matches a node that does not exist.
@@ -62,14 +62,14 @@ fn only_the_version_that_was_read_is_replaced() {
     let shown = |old: Option<&[u8]>| Ok::<_, Error>(Some(format!("{old:?}")));
     let first = value.update(shown).unwrap().expect("a change");
     assert_eq!(text(value.get().unwrap()).as_deref(), Some("None"));
-    assert_eq!(value.get().unwrap().unwrap().version(), first);
+    assert_eq!(value.get().unwrap().unwrap().version, first);
     let second = value.set("another").unwrap();
-    assert_eq!(value.get().unwrap().unwrap().version(), second);
+    assert_eq!(value.get().unwrap().unwrap().version, second);
     let declined = |_: Option<&[u8]>| Ok::<Option<Vec<u8>>, Error>(None);
     assert_eq!(value.update(declined).unwrap(), None);
     let failed = value.update(|_| Err::<Option<Vec<u8>>, Box<dyn StdError>>("no".into()));
     assert_eq!(failed.unwrap_err().to_string(), "no");
-    assert_eq!(value.get().unwrap().unwrap().version(), second);
+    assert_eq!(value.get().unwrap().unwrap().version, second);
     raw.close().unwrap();
     drop(value);
     site.finish([zk]);
@@ -146,7 +146,7 @@ fn a_change_whose_answer_was_lost_is_not_made_twice() {
     let (proxy, zk) = site.proxied(Duration::from_secs(10));
     let value = SharedValue::new(&zk, &site.base, "a");
     value.set("one").unwrap();
-    let version = value.get().unwrap().unwrap().version();
+    let version = value.get().unwrap().unwrap().version;
     // The request never reached the server, so it is repeated.
     proxy.drop_request(opcode::SET_DATA, 1);
     let version = value.compare_and_set(version, "two").unwrap().expect("the same version");
@@ -154,7 +154,7 @@ fn a_change_whose_answer_was_lost_is_not_made_twice() {
     proxy.drop_reply(opcode::SET_DATA, 1);
     assert_eq!(kind(value.compare_and_set(version, "three")), ErrorKind::ConnectionLoss);
     let now = value.get().unwrap().unwrap();
-    assert_eq!((now.data(), now.version().number()), (&b"three"[..], version.number() + 1));
+    assert_eq!((&*now.data, now.version.number()), (&b"three"[..], version.number() + 1));
     drop(value);
     site.finish([zk]);
 }
@@ -204,7 +204,7 @@ fn what_is_refused_changes_nothing() {
     }
     let value = SharedValue::new(&zk, &site.base, "a");
     value.set("one").unwrap();
-    let version = value.get().unwrap().unwrap().version();
+    let version = value.get().unwrap().unwrap().version;
     let writes = proxy.count(opcode::SET_DATA);
     let endless = vec![b'x'; 1 << 20];
     assert_eq!(kind(value.set(endless.clone())), ErrorKind::TooLarge);
@@ -217,11 +217,11 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(kind(counter.get()), ErrorKind::InvalidArgument);
     assert_eq!(kind(counter.add(1)), ErrorKind::InvalidArgument);
     let set = counter.set(i64::MAX).unwrap();
-    assert_eq!(counter.value().get().unwrap().unwrap().version(), set);
+    assert_eq!(counter.value().get().unwrap().unwrap().version, set);
     assert_eq!(kind(counter.add(1)), ErrorKind::InvalidArgument);
     assert_eq!(counter.compare_and_set(7, 8).unwrap(), None);
     let changed = counter.compare_and_set(i64::MAX, -8).unwrap().expect("the number expected");
-    assert_eq!(counter.value().get().unwrap().unwrap().version(), changed);
+    assert_eq!(counter.value().get().unwrap().unwrap().version, changed);
     assert_eq!(counter.add(-1).unwrap(), -9);
 
     // A client that may not read gets an error, not an absent value.

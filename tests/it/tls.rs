@@ -272,7 +272,7 @@ fn large_requests_and_replies_arrive_whole() {
     let node = zk.znode("/large");
     node.create(CreateMode::Persistent, data.clone()).unwrap();
     for _ in 0..10 {
-        assert!(node.read().unwrap().expect("the node").data() == data);
+        assert!(node.read().unwrap().expect("the node").data == data);
     }
 }
 

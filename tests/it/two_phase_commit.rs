@@ -3,7 +3,7 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::commit::{Coordinator, Decision, Participant, Vote};
-use zklock::{Acl, Cancel, Client, ErrorKind, HoldEnd, Result, SessionState, TwoPhaseCommit};
+use zklock::{Acl, Cancel, Client, ErrorKind, Result, SessionState, TwoPhaseCommit};
 
 use crate::support::proxy::opcode;
 use crate::support::raw::{self, Kind, Raw};
@@ -34,14 +34,17 @@ fn begun(zk: &Client, site: &Site) -> (TwoPhaseCommit, Coordinator, Vec<Particip
     (round, coordinator, participants)
 }
 
+fn decided(round: &TwoPhaseCommit) -> Option<Decision> {
+    round.state().unwrap().expect("the round").decision
+}
+
 /// Checks that all participants get the decision, present or late, and that it is visible.
 fn assert_decided(round: &TwoPhaseCommit, participants: &[Participant], decision: Decision) {
     for participant in participants {
         assert_eq!(participant.decision().unwrap(), decision, "{participant:?}");
         assert_eq!(participant.decision_within(SOON).unwrap(), Some(decision));
     }
-    assert_eq!(round.decision().unwrap(), Some(decision));
-    assert_eq!(round.state().unwrap().unwrap().decision, Some(decision));
+    assert_eq!(decided(round), Some(decision));
     let again = round.recover().unwrap();
     assert_eq!(again.decide().unwrap(), decision);
     assert_eq!(again.abort().unwrap(), decision);
@@ -70,7 +73,10 @@ fn when_all_vote_yes_everybody_commits() {
         .collect();
     for participant in &participants {
         assert!(participant.is_held());
-        assert_eq!(round.decision().unwrap(), None);
+        // Another session may take its name, so its node can fence nothing.
+        let fenced = participant.transaction().check(participant.path()).commit();
+        assert_eq!(kind(fenced), ErrorKind::InvalidArgument);
+        assert_eq!(decided(&round), None);
         assert!(decision.try_recv().is_err());
         assert!(participant.vote(Vote::Yes).unwrap());
     }
@@ -216,7 +222,7 @@ fn the_end_of_the_time_aborts() {
     cancel.cancel();
     assert_eq!(kind(participants[0].decision_within(&cancel)), ErrorKind::Cancelled);
     assert_eq!(kind(coordinator.decide_within(&cancel)), ErrorKind::Cancelled);
-    assert_eq!(round.decision().unwrap(), None, "nothing is decided by that");
+    assert_eq!(decided(&round), None, "nothing is decided by that");
     let (decision, took) = timed(|| coordinator.decide_or_abort_within(BRIEF).unwrap());
     assert!(decision == Decision::Abort && took.at_least(BRIEF) && took.within(SOON));
     assert_decided(&round, &participants, Decision::Abort);
@@ -248,7 +254,7 @@ fn who_restarts_learns_the_decision_and_keeps_its_vote() {
     // After the decision.
     let restarted = site.quiet_client();
     let later = self::round(&restarted, &site);
-    assert_eq!(later.decision().unwrap(), Some(Decision::Commit));
+    assert_eq!(decided(&later), Some(Decision::Commit));
     let again = later.join("c").unwrap();
     assert_eq!(again.decision().unwrap(), Decision::Commit);
     assert!(again.vote(Vote::Yes).unwrap());
@@ -269,7 +275,7 @@ fn a_participant_waits_on_over_a_lost_session() {
     let lost = participant.lost();
     let learns = in_background(move || (participant.decision(), participant.vote(Vote::Yes)));
     site.expire(&proxy);
-    assert!(matches!(lost.wait_within(SOON), Some(HoldEnd::Lost(_))));
+    assert!(matches!(lost.wait_within(SOON), Some(Err(_))));
     assert_eq!(coordinator.decide().unwrap(), Decision::Abort);
     let (decision, vote) = learns.recv_timeout(SOON).unwrap();
     assert_eq!(decision.unwrap(), Decision::Abort);
@@ -437,7 +443,7 @@ fn what_cannot_be_is_a_clear_error() {
     let round = round(&zk, &site);
     assert_eq!(kind(round.recover()), ErrorKind::NotFound);
     assert_eq!(kind(round.join("a")), ErrorKind::NotFound);
-    assert_eq!(kind(round.decision()), ErrorKind::NotFound);
+    assert_eq!(round.state().unwrap(), None);
     assert_eq!(kind(round.forget()), ErrorKind::NotFound);
     assert_eq!(kind(round.begin::<&str>(&[])), ErrorKind::InvalidArgument);
     assert_eq!(kind(round.begin(&["a", "a"])), ErrorKind::InvalidArgument);
@@ -509,7 +515,7 @@ fn acls_are_kept_and_refusals_said() {
     let error = coordinator.decide().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAuthorized);
     assert!(error.to_string().contains("WRITE"), "{error}");
-    assert_eq!(round.decision().unwrap(), None);
+    assert_eq!(decided(&round), None);
     raw.set_acl(&format!("{}/r", site.base), &acl[..1]).unwrap();
     assert_eq!(kind(a.vote(Vote::Yes)), ErrorKind::NotAuthorized);
     assert_eq!(kind(a.decision()), ErrorKind::NotAuthorized);
@@ -676,7 +682,7 @@ fn a_vote_in_a_forgotten_round_says_so() {
     round.begin(&["a"]).unwrap().abort().unwrap();
     let participant = self::round(&zk, &site).join("a").unwrap();
     assert!(round.forget().unwrap());
-    assert!(matches!(participant.lost().wait_within(SOON), Some(HoldEnd::Lost(_))));
+    assert!(matches!(participant.lost().wait_within(SOON), Some(Err(_))));
     assert_eq!(kind(participant.vote(Vote::Yes)), ErrorKind::NotFound);
     // A new round of the same name does not accept its vote.
     let next = round.begin(&["a"]).unwrap();
@@ -685,7 +691,7 @@ fn a_vote_in_a_forgotten_round_says_so() {
     // In a round that still exists, the participant is lost.
     let participant = self::round(&zk, &site).join("a").unwrap();
     site.raw().delete(participant.path()).unwrap();
-    assert!(matches!(participant.lost().wait_within(SOON), Some(HoldEnd::Lost(_))));
+    assert!(matches!(participant.lost().wait_within(SOON), Some(Err(_))));
     assert_eq!(kind(participant.vote(Vote::Yes)), ErrorKind::Lost);
     next.abort().unwrap();
     drop((participant, next, round));

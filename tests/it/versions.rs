@@ -72,7 +72,7 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
     let now = value.get().unwrap().expect("a value");
     for error in [
         value.set(&*larger).unwrap_err(),
-        value.compare_and_set(now.version(), &*larger).unwrap_err(),
+        value.compare_and_set(now.version, &*larger).unwrap_err(),
         queue.offer(&*larger).unwrap_err(),
         Group::new(&zk, &site.base, "group").join("member", &*larger).unwrap_err(),
     ] {
@@ -80,7 +80,7 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
     }
     assert_eq!(proxy.connections(), 4);
     assert_eq!(site.children("a"), [""; 0]);
-    assert_eq!(value.get().unwrap().expect("a value").data(), b"small");
+    assert_eq!(value.get().unwrap().expect("a value").data, b"small");
     guard.ensure_held().unwrap();
     drop(mutex(&zk, &site.base, "a").data(&large[..60_000]).lock().unwrap());
     guard.unlock().unwrap();
@@ -96,7 +96,7 @@ fn a_compare_and_set_that_is_too_large_for_the_server_is_known_not_to_be_done() 
     let value = SharedValue::new(&zk, &site.base, "value");
     value.set("small").unwrap();
     let now = value.get().unwrap().expect("a value");
-    let error = value.compare_and_set(now.version(), vec![b'x'; 80_000]).unwrap_err();
+    let error = value.compare_and_set(now.version, vec![b'x'; 80_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     assert_eq!((value.get().unwrap(), proxy.connections()), (Some(now), 4));
     drop(value);
@@ -147,9 +147,9 @@ fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
     let now = value.get().unwrap().expect("a value");
     proxy.drop_reply(opcode::SET_DATA, 1);
     proxy.drop_request(opcode::SET_DATA, 2);
-    let error = value.compare_and_set(now.version(), vec![b'x'; 80_000]).unwrap_err();
+    let error = value.compare_and_set(now.version, vec![b'x'; 80_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
-    assert_eq!(value.get().unwrap().expect("a value").data().len(), 80_000);
+    assert_eq!(value.get().unwrap().expect("a value").data.len(), 80_000);
     // If the client cannot tell whether the first request was done, the error says so.
     let (second, another) = site.proxied(QUIET);
     let other = SharedValue::new(&another, &site.base, "value");
@@ -158,7 +158,7 @@ fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
     let error = other.set(vec![b'x'; 90_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     assert!(error.to_string().contains("it may have been done"), "{error}");
-    assert_eq!(value.get().unwrap().expect("a value").data().len(), 90_000);
+    assert_eq!(value.get().unwrap().expect("a value").data.len(), 90_000);
     drop((value, other));
     site.finish([zk, another]);
 }

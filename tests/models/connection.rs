@@ -55,10 +55,6 @@ impl Ensemble for Servers {
         Err(Error::new(ErrorKind::Connect, "timed out"))
     }
 
-    fn session_timeout(&self) -> Duration {
-        TIMEOUT
-    }
-
     fn connect_timeout(&self) -> Duration {
         TIMEOUT
     }

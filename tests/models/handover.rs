@@ -11,7 +11,6 @@ use super::lock::{Holders, NODE, assert_no_contender_is_left, client, if_answere
 use super::threads;
 use super::until;
 use crate::contend::handover_policy::HandOver;
-use crate::contend::hold_end::HoldEnd;
 use crate::error::ErrorKind;
 use crate::recipes::mutex::DistributedLock;
 use crate::rt::shuttled::one_in;
@@ -189,7 +188,7 @@ fn a_close_ends_every_wait() {
         let client = client(&world);
         let lock = builder(&client, 64).keep_for(LONG).build();
         let contenders = threads(3, move |number| match lock.lock() {
-            Ok(guard) if number == 0 => assert!(matches!(guard.lost().wait(), HoldEnd::Lost(_))),
+            Ok(guard) if number == 0 => assert!(matches!(guard.lost().wait(), Err(_))),
             Ok(guard) => drop(guard),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Closed, "{error:?}"),
         });

@@ -10,7 +10,6 @@ use super::join;
 use super::threads;
 use super::until;
 use crate::contend::handover_policy::HandOver;
-use crate::contend::hold_end::HoldEnd;
 use crate::error::{ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::recipes::mutex::{DistributedLock, LockGuard};
@@ -178,7 +177,7 @@ fn a_close_ends_every_wait() {
         let lock = lock(&client);
         let contenders = threads(3, move |number| match lock.lock() {
             // The other threads wait behind this one.
-            Ok(guard) if number == 0 => assert!(matches!(guard.lost().wait(), HoldEnd::Lost(_))),
+            Ok(guard) if number == 0 => assert!(matches!(guard.lost().wait(), Err(_))),
             Ok(guard) => drop(guard),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Closed, "{error:?}"),
         });
@@ -230,7 +229,7 @@ fn a_loss_is_told_once_or_not_at_all() {
             assert!(told <= 2, "2 callbacks were called {told} times");
             if told > 0 {
                 assert!(
-                    seen.iter().all(|end| *end != HoldEnd::Released),
+                    seen.iter().all(|end| *end != Ok(())),
                     "{seen:?}, but {told} callbacks ran"
                 );
             }
@@ -258,7 +257,7 @@ fn a_node_that_is_removed_is_lost() {
         guard.on_lost(move |_| {
             note.fetch_add(1, SeqCst);
         });
-        assert!(matches!(guard.lost().wait(), HoldEnd::Lost(_)));
+        assert!(matches!(guard.lost().wait(), Err(_)));
         assert!(!guard.is_held());
         join(meddler);
         until(|| told.load(SeqCst) == 1);

@@ -66,7 +66,7 @@ fn story() -> Result<bool> {
         }
         let mut last = terms.recv_timeout(SOON)?;
         checks.that("anna came first, and leads", last.id == "anna");
-        let leader = watched.leader()?.map(|leader| leader.id());
+        let leader = watched.leader()?.map(|leader| leader.label());
         checks.that("as the others can see", leader.as_deref() == Some("anna"));
         let mut next = |checks: &mut Checks, what: &str, id: &str| -> Result<()> {
             let term = terms.recv_timeout(SOON)?;
@@ -108,7 +108,7 @@ fn story() -> Result<bool> {
 /// Waits until there are `count` candidates.
 fn in_line(election: &LeaderElection, count: usize) -> Result<()> {
     let until = Instant::now() + SOON;
-    while election.candidates()?.len() != count {
+    while election.contenders()?.len() != count {
         if Instant::now() > until {
             return Err(format!("there were never {count} candidates").into());
         }

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{Result, ZooKeeper, say, unique};
-use zklock::{Client, DistributedLock, HoldEnd, LockGuard, LossReason};
+use zklock::{Client, DistributedLock, LockGuard, LossReason};
 
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 const BASE: &str = "/zklock-examples";
@@ -87,7 +87,7 @@ fn work(
     // The wait, on any thread: it also ends, with `Released`, when the guard is dropped.
     let lost = guard.lost();
     let waiter = thread::spawn(move || {
-        if let HoldEnd::Lost(why) = lost.wait() {
+        if let Err(why) = lost.wait() {
             say(format!("lost()   tells: {why}"));
         }
     });
@@ -117,7 +117,7 @@ fn work(
     drop(guard);
     waiter.join().map_err(|_| "the waiting thread panicked")?;
     Ok(match end {
-        Some(HoldEnd::Lost(why)) if stopped => Some(why),
+        Some(Err(why)) if stopped => Some(why),
         _ => None,
     })
 }

@@ -94,5 +94,5 @@ fn measure(zookeeper: &ZooKeeper, zk: &Client, length: usize, how: &str) -> Resu
         None => "-".to_owned(),
     };
     println!("{how:<26}{length:>8}{each:>16.3}{requests:>18}");
-    Ok(taken == length && queue.is_empty()? && jobs.is_empty()?)
+    Ok(taken == length && queue.len()? == 0 && jobs.len()? == 0)
 }

@@ -38,12 +38,12 @@ fn story() -> Result<bool> {
     limit.set("100")?;
     let told = changes.next_within(SOON)?.flatten().ok_or("the observer saw no value")?;
     say(format!("another client sees {told:?}"));
-    checks.that("an observer sees the new value", told.data() == b"100");
+    checks.that("an observer sees the new value", told.data == b"100");
 
     // Of two clients that have read the same version, one succeeds.
-    let new = limit.compare_and_set(told.version(), "200")?;
+    let new = limit.compare_and_set(told.version, "200")?;
     checks.that("compare_and_set with the version that was read succeeds", new.is_some());
-    let outdated = seen.compare_and_set(told.version(), "300")?;
+    let outdated = seen.compare_and_set(told.version, "300")?;
     checks.that("a second one with that version does not", outdated.is_none());
 
     let count = SharedCounter::new(&ours, BASE, format!("{name}-count"));

@@ -76,7 +76,10 @@ fn story() -> Result<bool> {
     let recovered = round.recover()?.decide_or_abort_within(LIMIT)?;
     checks.that("the coordinator that recovers the round aborts it", recovered == Decision::Abort);
     checks.that("orders learns it", orders.decision_within(LIMIT)? == Some(Decision::Abort));
-    checks.that("stock learns it after its restart", round.decision()? == Some(Decision::Abort));
+    checks.that(
+        "stock learns it after its restart",
+        round.state()?.and_then(|round| round.decision) == Some(Decision::Abort),
+    );
     let again = round.join("stock")?;
     checks.that("and its vote is kept", again.vote(Vote::No).is_err());
     drop((orders, again));

@@ -48,10 +48,6 @@ impl Ensemble for SimulatedEnsemble {
         Ok(Box::new(SimulatedConnection { world: Arc::clone(&self.0), link }))
     }
 
-    fn session_timeout(&self) -> Duration {
-        self.0.look(|world| world.habits.session_timeout)
-    }
-
     fn connect_timeout(&self) -> Duration {
         self.0.look(|world| world.habits.connect_timeout)
     }

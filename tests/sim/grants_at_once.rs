@@ -35,10 +35,6 @@ impl Ensemble for Nobody {
         Ok(Box::new(Nobody::default()))
     }
 
-    fn session_timeout(&self) -> Duration {
-        Duration::from_secs(10)
-    }
-
     fn connect_timeout(&self) -> Duration {
         Duration::from_secs(10)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Client, DistributedLock, LockGuard, SessionId};
+use zklock::{Client, DistributedLock, LockGuard};
 
 use super::history::{Journal, Who, now, word};
 use super::worker::BASE;
@@ -43,7 +43,7 @@ impl Idle {
     }
 
     fn hold(&self, guard: LockGuard, ending: &AtomicBool) {
-        let session = self.zk.session_id().map_or(0, SessionId::as_i64);
+        let session = self.zk.session_id().map_or(0, i64::from);
         self.note(format_args!("got {} {session:x} {}", guard.fencing_token(), guard.path()));
         let (journal, who, path) = (Arc::clone(&self.journal), self.who, guard.path().to_owned());
         guard.on_lost(move |why| {

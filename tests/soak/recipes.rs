@@ -180,15 +180,15 @@ impl Deeds {
             2..5 => {
                 let say = |found: &Option<zklock::value::Versioned>| {
                     Some(found.as_ref().map_or("none".to_owned(), |found| {
-                        let data = String::from_utf8_lossy(found.data());
-                        format!("{}:{data}", number(&found.version()))
+                        let data = String::from_utf8_lossy(&found.data);
+                        format!("{}:{data}", number(&found.version))
                     }))
                 };
                 let found = self.do_it("value get", CONNECT, &name, |_| value.get(), say);
                 let Some(Some(found)) = found else { return };
                 std::thread::sleep(self.rng.milliseconds(0, 20));
-                let about = format!("{about} {}", number(&found.version()));
-                let write = || value.compare_and_set(found.version(), &*data);
+                let about = format!("{about} {}", number(&found.version));
+                let write = || value.compare_and_set(found.version, &*data);
                 let say = |version: &Option<Version>| {
                     Some(version.as_ref().map_or("other".to_owned(), number))
                 };
@@ -347,7 +347,7 @@ impl Deeds {
                 Err(error) if error.kind() == ErrorKind::Full => Ok(None),
                 entered => entered,
             },
-            |entered| entered.as_ref().map(|entered| entered.participants().to_string()),
+            |entered| entered.as_ref().map(|_| "all".to_owned()),
         );
         let Some(entered) = entered.flatten() else { return };
         std::thread::sleep(self.rng.milliseconds(0, 20));

@@ -68,7 +68,7 @@ pub(crate) enum Guard {
 
 /// How long a worker keeps a lock that no other contender waits for.
 const KEPT: Duration = Duration::from_millis(500);
-const BRIEF: HandOver = HandOver::within(1, Duration::from_millis(20));
+const BRIEF: HandOver = HandOver::Within { turns: 1, time: Duration::from_millis(20) };
 
 impl Works {
     /// `mutex`: the mutex that this thread uses. The worker's slot decides how its threads hand
@@ -130,7 +130,7 @@ impl Work {
     pub(crate) fn share(&self) -> String {
         match self {
             Work::Read(_) => "read".to_owned(),
-            Work::Permits(semaphore, weight) => format!("{weight}/{}", semaphore.permits()),
+            Work::Permits(_, weight) => format!("{weight}/{PERMITS}"),
             _ => "alone".to_owned(),
         }
     }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::{Cancel, Client, ErrorKind, SessionId, WriteGuard};
+use zklock::{Cancel, Client, ErrorKind, WriteGuard};
 
 use super::history::{Journal, MILLISECOND, Nanos, Who, nanos, now, word as word_of};
 use super::idle::Idle;
@@ -301,7 +301,7 @@ impl Hand {
 
     fn got(&self, returned: Nanos, guard: &Guard) {
         // If the guard is still held after this, it belongs to this session.
-        let session = self.zk.session_id().map_or(0, SessionId::as_i64);
+        let session = self.zk.session_id().map_or(0, i64::from);
         let places = guard.places();
         let (token, path) = &places[0];
         let mut what = format!("got {token} {session:x} {path}");

@@ -27,9 +27,9 @@ pub(super) fn look_at_all(
     let waiters: usize = list.locks.iter().map(|lock| lock.waiters).sum();
     let text = format!("{} locks, {waiters} contenders wait", list.locks.len());
     findings.add(Level::Ok, base, &text);
-    for node in &list.unlisted {
-        let text = format!("it {}", why_unlisted(node));
-        findings.add(Level::Warning, &node.path, &text);
+    for (path, reason) in &list.unlisted {
+        let text = format!("it {}", why_unlisted(*reason));
+        findings.add(Level::Warning, path, &text);
     }
     // The nodes above locks.
     let mut parents = HashSet::new();

@@ -30,7 +30,7 @@ pub(super) fn look_at_clock(global: &Global, client: &Client, base: &str, findin
         stat
     });
     let (level, text) = match told {
-        Ok(Some(stat)) => compare(before, after, stat.created_at()),
+        Ok(Some(stat)) => compare(before, after, stat.created_at),
         Ok(None) => {
             (Level::Warning, "not compared: the node that tells the time is gone".to_owned())
         }

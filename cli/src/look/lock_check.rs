@@ -50,12 +50,12 @@ pub(super) fn look_at_lock(
 }
 
 fn in_acl(global: &Global, acl: &[Acl]) -> Vec<(Level, String)> {
-    let entry = |one: &Acl| format!("{}:{} {}", one.scheme(), one.id(), letters(one.permissions()));
+    let entry = |one: &Acl| format!("{}:{} {}", one.scheme, one.id, letters(one.permissions));
     let text = format!("ACL {}", acl.iter().map(entry).collect::<Vec<_>>().join(", "));
     let granted = acl
         .iter()
         .filter(|one| may_be_for_this_client(global, one))
-        .fold(Permissions::NONE, |all, one| all | one.permissions());
+        .fold(Permissions::NONE, |all, one| all | one.permissions);
     let lacking: Vec<&str> = [
         (Permissions::READ, "READ"),
         (Permissions::CREATE, "CREATE"),
@@ -78,7 +78,7 @@ fn in_acl(global: &Global, acl: &[Acl]) -> Vec<(Level, String)> {
 
 /// False only if the client has no credentials of that kind.
 fn may_be_for_this_client(global: &Global, entry: &Acl) -> bool {
-    match entry.scheme() {
+    match &*entry.scheme {
         "digest" => global.auth_file.is_some(),
         "sasl" => global.sasl_user.is_some(),
         "x509" => global.tls_cert.is_some(),

@@ -28,8 +28,8 @@ pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
         }
         warn_of_the_clock(ages);
     }
-    for node in &list.unlisted {
-        complain("", &visible(&format!("{} {}", node.path, why_unlisted(node))));
+    for (path, reason) in &list.unlisted {
+        complain("", &visible(&format!("{path} {}", why_unlisted(*reason))));
     }
     if list.locks.is_empty() && list.unlisted.is_empty() && !global.json {
         say("", &format!("nobody holds or waits for a lock below {base}"));
@@ -51,7 +51,8 @@ fn print_list(list: &LockList) -> Result<(), Failure> {
         })
     });
     let unlisted = list.unlisted.iter();
-    let unlisted = unlisted.map(|node| json!({ "unlisted": node.path, "why": why_unlisted(node) }));
+    let unlisted =
+        unlisted.map(|(path, reason)| json!({ "unlisted": path, "why": why_unlisted(*reason) }));
     for line in locks.chain(unlisted) {
         if !print_json(&line)? {
             break;

@@ -91,11 +91,11 @@ pub(crate) fn leader(global: &Global, options: &OneLock) -> Result<Exit, Failure
     match global.json {
         true => print_json(&json!({
             "election": lock.path,
-            "leader": leader.id(),
+            "leader": String::from_utf8_lossy(&leader.data),
             "node": leader.path,
             "session": leader.session.map(|id| id.to_string()),
         })),
-        false => print(leader.id().lines().next().unwrap_or_default()),
+        false => print(&leader.label()),
     }?;
     Ok(Exit::Success)
 }

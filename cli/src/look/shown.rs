@@ -2,7 +2,7 @@
 
 use humantime::format_rfc3339_millis;
 use serde_json::{Value, json};
-use zklock::{Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedNode, UnlistedReason};
+use zklock::{Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedReason};
 
 use crate::connect::Lock;
 use crate::exit::Failure;
@@ -25,9 +25,9 @@ pub(crate) fn as_json(one: &Contender) -> Value {
         "position": one.position,
         "kind": kind(one.kind),
         "weight": one.weight,
-        "host": one.host(),
-        "pid": one.process(),
-        "program": one.program(),
+        "host": one.host,
+        "pid": one.process,
+        "program": one.program,
         "label": crate::words::note(one),
         "data": String::from_utf8_lossy(&one.data),
         "session": one.session.map(|id| id.to_string()),
@@ -51,9 +51,9 @@ pub(super) fn warn_of_the_clock(ages: Ages) {
     }
 }
 
-/// Why locks below this node may be missing in a list.
-pub(super) fn why_unlisted(node: &UnlistedNode) -> String {
-    match node.reason {
+/// Why locks below a node may be missing in a list.
+pub(super) fn why_unlisted(reason: UnlistedReason) -> String {
+    match reason {
         UnlistedReason::NotAuthorized => "cannot be read: not permitted (READ)".to_owned(),
         UnlistedReason::TooLarge => "has more children than can be read at once".to_owned(),
         UnlistedReason::TooMany(count) => {

@@ -216,7 +216,7 @@ fn a_leader_has_its_id() {
     assert_eq!(leader.line(), "leads");
     let zk = site.server.client().unwrap();
     let found = LeaderElection::new(&zk, "/locks", "service").leader().unwrap().unwrap();
-    assert_eq!(found.id(), "web1:80");
+    assert_eq!(found.label(), "web1:80");
     leader.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(leader.end().signal, Some(15));
 }

@@ -131,11 +131,6 @@ impl DoubleBarrier {
         self
     }
 
-    /// Returns the number of participants.
-    pub fn participants(&self) -> u32 {
-        self.participants
-    }
-
     /// Blocks until all participants are there.
     ///
     /// A participant that loses its session before that comes again in a new one. If the round was
@@ -397,11 +392,6 @@ impl Entered {
         let look = |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
         Ok(target.find(LEAVE, target.call(&wait), look)?.is_some())
     }
-
-    /// Returns how many participants have entered together.
-    pub fn participants(&self) -> usize {
-        self.round.len()
-    }
 }
 
 impl Deref for Entered {
@@ -416,7 +406,7 @@ impl fmt::Debug for Entered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entered")
             .field("path", &self.path())
-            .field("participants", &self.participants())
+            .field("participants", &self.round.len())
             .field("is_held", &self.is_held())
             .finish()
     }

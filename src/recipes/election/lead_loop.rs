@@ -16,8 +16,8 @@ use crate::session::request_purpose::cancelled;
 use crate::session::status::SessionState;
 use crate::session::wait_limit::Wait;
 
-/// How a term ends: see [`LeaderElection::lead`]. `?` converts any error to it.
-pub type TermResult<T> = Result<ControlFlow<T>, Box<dyn StdError + Send + Sync>>;
+/// How a term ends.
+type TermResult<T> = Result<ControlFlow<T>, Box<dyn StdError + Send + Sync>>;
 
 impl LeaderElection {
     /// Campaigns, runs `term` whenever this candidate leads, and campaigns again, until `term`
@@ -95,7 +95,7 @@ impl LeaderElection {
     /// Returns what [`lead`](LeaderElection::lead) is doing just now, on all threads that run it on
     /// this value or its clones. If there are several, the phase is that of the most advanced one.
     pub fn progress(&self) -> ElectionProgress {
-        let is_connected = self.config.client.state() == SessionState::Connected;
+        let is_connected = self.lock_node.client().state() == SessionState::Connected;
         let progress = self.progress.lock();
         let phases = progress.phases.iter().copied();
         let phase = phases.max_by_key(|phase| *phase as u8).unwrap_or(ElectionPhase::Idle);
@@ -152,7 +152,7 @@ impl LeaderElection {
             }
             // The lock may be free, and then acquired in less time than campaigning has at least.
             if wait.is_cancelled() {
-                return Err(cancelled(self.config.node()?));
+                return Err(cancelled(self.lock_node.node()?));
             }
             if wait.until().has_passed() {
                 return Ok(None);
@@ -162,13 +162,13 @@ impl LeaderElection {
 
     /// Pauses after an error. Ends early if the client is closed: the next campaign reports that.
     fn rest(&self, part: &mut Candidacy<'_>, wait: &Wait, error: &dyn StdError) -> Result<()> {
-        let (node, limit) = (self.config.node()?, self.back_off.after(part.errors));
+        let (node, limit) = (self.lock_node.node()?, self.back_off.after(part.errors));
         part.errors = part.errors.saturating_add(1);
         logging::warning!(
             target: "zklock::election",
             "election {node:?}: campaigning again in {limit:.1?}: {error}"
         );
-        let core = self.config.client.core();
+        let core = self.lock_node.client().core();
         let call = Call::strict(core, &wait.earlier(Deadline::after(limit)));
         let _changes = core.changes().subscribe(call.bell());
         part.enter(ElectionPhase::Resting);

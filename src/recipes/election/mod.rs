@@ -1,7 +1,6 @@
 //! Leader election.
 
 mod back_off;
-pub(crate) mod candidates;
 pub(crate) mod lead_loop;
 pub(crate) mod progress;
 
@@ -9,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::back_off::BackOff;
-use self::candidates::Candidate;
 use self::progress::ProgressBoard;
-use super::common_to_locks::{LockConfig, guard, node_settings};
+use super::common_to_locks::{LockNode, guard, node_settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
+use crate::contend::list_contenders::Contender;
 use crate::contend::observe_holders::observe;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
@@ -34,10 +33,8 @@ use crate::session::wait_limit::Wait;
 /// The value is a description: cheap to make, to clone, to share between threads, and not tied to
 /// a session. Each campaign has a node of its own, even if several campaigns use one value.
 ///
-/// An election and a mutex of the same path and name exclude each other. So a
-/// [`DistributedLock`](crate::DistributedLock) there can ask the leader to resign, by
-/// [`request_release`](crate::DistributedLock::request_release), or
-/// [break](crate::DistributedLock::break_lock) its leadership.
+/// An election and a mutex of the same path and name exclude each other.
+/// [`request_release`](LockNode::request_release) asks the leader to resign.
 ///
 /// # Guarantees
 ///
@@ -69,7 +66,7 @@ use crate::session::wait_limit::Wait;
 /// [`lead`](LeaderElection::lead) campaigns again and again.
 #[derive(Clone, Debug)]
 pub struct LeaderElection {
-    pub(super) config: LockConfig,
+    pub(super) lock_node: LockNode,
     back_off: BackOff,
     progress: Arc<Mutex<ProgressBoard>>,
 }
@@ -82,10 +79,10 @@ impl LeaderElection {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> LeaderElection {
-        let mut config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
-        config.noun = "leadership";
+        let place = (base.as_ref(), name.as_ref());
+        let lock_node = LockNode::new(zk.into(), place, ContenderKind::Mutex, "leadership");
         let (back_off, progress) = (BackOff::default(), Arc::default());
-        LeaderElection { config, back_off, progress }
+        LeaderElection { lock_node, back_off, progress }
     }
 
     /// Blocks until this candidate leads.
@@ -102,7 +99,7 @@ impl LeaderElection {
     /// [`DistributedLock::lock`](crate::DistributedLock::lock). The call leaves no node behind in
     /// any case.
     pub fn campaign(&self) -> Result<Leadership> {
-        self.config.wait(self.form()).map(Leadership::new)
+        self.lock_node.wait(self.form()).map(Leadership::new)
     }
 
     /// Campaigns, waiting at most `wait`; returns `None` if others were ahead until its time was
@@ -117,7 +114,7 @@ impl LeaderElection {
     /// call; [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
     /// [`campaign`](LeaderElection::campaign).
     pub fn campaign_within(&self, wait: impl Into<Wait>) -> Result<Option<Leadership>> {
-        Ok(self.config.within(self.form(), &wait.into())?.map(Leadership::new))
+        Ok(self.lock_node.within(self.form(), &wait.into())?.map(Leadership::new))
     }
 
     /// Leads if there is no other candidate; otherwise returns `None`, and no node is left.
@@ -131,38 +128,20 @@ impl LeaderElection {
     /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
     /// [`campaign`](LeaderElection::campaign).
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
-        Ok(self.config.try_now(self.form())?.map(Leadership::new))
+        Ok(self.lock_node.try_now(self.form())?.map(Leadership::new))
     }
 
-    /// Returns the leader, including all changes from before this call.
+    /// Returns the leader, the first of the [`contenders`](LockNode::contenders), as
+    /// [`holder`](LockNode::holder) does; its [`label`](Contender::label) is its id.
     ///
-    /// The leader is the first of the candidates. For people and logs: the answer is out of date
-    /// when it arrives. The candidate itself may not know yet that it leads, or may already doubt
-    /// its session; only its [`Leadership`] says whether *it* leads.
-    ///
-    /// Asks the ensemble's leader first, and never returns a candidate that had resigned before. Takes three
-    /// requests, however many candidates there are.
+    /// The candidate itself may not know yet that it leads, or may already doubt its session; only
+    /// its [`Leadership`] says whether *it* leads.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what
-    /// [ends every wait](crate::guide#what-ends-every-wait).
-    pub fn leader(&self) -> Result<Option<Candidate>> {
-        Ok(self.config.first_contender()?.map(Candidate::from))
-    }
-
-    /// Lists all candidates, in the order in which they come to lead.
-    ///
-    /// The first one leads, with the limitations that [`leader`](LeaderElection::leader) describes.
-    ///
-    /// Takes two requests, and one more for each candidate.
-    ///
-    /// # Errors
-    ///
-    /// As [`leader`](LeaderElection::leader).
-    pub fn candidates(&self) -> Result<Vec<Candidate>> {
-        Ok(self.config.contenders()?.into_iter().map(Candidate::from).collect())
+    /// As [`contenders`](LockNode::contenders).
+    pub fn leader(&self) -> Result<Option<Contender>> {
+        self.holder()
     }
 
     /// Observes who leads: first the present [`leader`](LeaderElection::leader), then the leader
@@ -178,31 +157,32 @@ impl LeaderElection {
     /// let zk = Client::connect("zk1:2181,zk2:2181")?;
     /// for leader in LeaderElection::new(&zk, "/elections", "scheduler").observe() {
     ///     match leader? {
-    ///         Some(leader) => println!("{} leads", leader.id()),
+    ///         Some(leader) => println!("{} leads", leader.label()),
     ///         None => println!("nobody leads"),
     ///     }
     /// }
     /// # Ok::<(), zklock::Error>(())
     /// ```
-    pub fn observe(&self) -> Changes<Option<Candidate>> {
-        let LockConfig { client, node, .. } = &self.config;
-        observe(client, node.clone(), self.form(), candidates::leader, candidates::is_same)
+    pub fn observe(&self) -> Changes<Option<Contender>> {
+        let leader = |holders: Vec<Contender>| holders.into_iter().next();
+        let node = self.node().map(str::to_owned);
+        observe(self.client(), node, ContenderKind::Mutex, leader, is_same)
     }
 
     fn form(&self) -> Form {
-        self.config.form(ContenderKind::Mutex)
+        self.lock_node.form(ContenderKind::Mutex)
     }
 }
 
 impl LeaderElection {
     /// Sets the id of this candidate, as [`leader`](LeaderElection::leader) and
-    /// [`candidates`](LeaderElection::candidates) show it to others: the data of its node.
+    /// [`contenders`](LockNode::contenders) show it to others: the data of its node.
     ///
     /// Default: host, process id, program and the name of the thread that campaigns. Keep it below 1 MiB;
     /// `__REVOKE__` and `unlock` are refused, because they ask a leader to resign.
     #[must_use = "the value is changed, and returned"]
     pub fn id(mut self, id: impl Into<String>) -> LeaderElection {
-        self.config.data = Some(id.into().into_bytes());
+        self.lock_node.data = Some(id.into().into_bytes());
         // That of another candidate from now on.
         self.progress = Arc::default();
         self
@@ -248,3 +228,8 @@ impl Leadership {
 }
 
 guard!(Leadership, resign, resign_within, "Resigns as dropping does");
+
+/// Whether both name the same node.
+fn is_same(one: &Option<Contender>, other: &Option<Contender>) -> bool {
+    one.as_ref().map(|one| &one.path) == other.as_ref().map(|other| &other.path)
+}

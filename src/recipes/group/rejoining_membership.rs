@@ -11,7 +11,6 @@ use crate::contend::hold_end::Lost;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::loss_reason::LossReason;
-use crate::path;
 use crate::rt::{Condvar, Deadline, Mutex};
 use crate::session::blocking_call::{Call, Stop};
 use crate::session::callbacks::{Callbacks, InOrder};
@@ -78,14 +77,9 @@ impl Membership {
         Membership { shared }
     }
 
-    /// The member's node, as the client names it.
+    /// The member's node, as the client names it; it ends with the id under which others see it.
     pub fn path(&self) -> &str {
         &self.shared.node.path
-    }
-
-    /// The id under which others see it.
-    pub fn id(&self) -> &str {
-        path::last(&self.shared.node.path)
     }
 
     /// Whether others can see it, as far as is known here.

@@ -59,12 +59,8 @@ impl LeasedItem {
         &self.data
     }
 
-    /// Returns the item's number in the queue. An item that returns to the queue keeps its number.
-    pub fn sequence(&self) -> i32 {
-        self.claim.item().sequence()
-    }
-
-    /// Returns the path of the item's node, as the client names it.
+    /// Returns the path of the item's node, as the client names it: it ends with the item's number in the
+    /// queue, which an item that returns to the queue keeps.
     ///
     /// The node of the [lease](Hold::path) is a child of it.
     pub fn item_path(&self) -> &str {

@@ -15,7 +15,7 @@ use crate::session::client::Client;
 use crate::session::wait_limit::Wait;
 
 pub(crate) use item_names::Layout;
-pub(crate) use offer_and_take::Items;
+pub use offer_and_take::Items;
 
 /// A queue of items, each of a few bytes up to nearly 1 MiB: what is offered first is taken first.
 ///
@@ -31,13 +31,13 @@ pub(crate) use offer_and_take::Items;
 /// | | an item is delivered | because |
 /// |---|---|---|
 /// | [`offer`](Self::offer) | put there at most once by a call; if the call is repeated after an error, perhaps twice | the layout has no mark by which a client could find its own item again |
-/// | [`take`](Self::take), [`take_within`](Self::take_within), [`try_take`](Self::try_take) | at most once | it is deleted before it is returned; if the consumer then dies, or the reply is lost, so is the item |
+/// | [`take`](Items::take), [`take_within`](Items::take_within), [`try_take`](Items::try_take) | at most once | it is deleted before it is returned; if the consumer then dies, or the reply is lost, so is the item |
 /// | [`lease`](Self::lease), [`lease_within`](Self::lease_within), [`try_lease`](Self::try_lease) | at least once | [`ack`](LeasedItem::ack) deletes it; without that it returns to the queue |
 ///
 /// A call that takes begins to delete an item only before its timeout. If the server's reply comes
 /// too late, the call fails with `ConnectionLoss`, and the client keeps the item for the next call
 /// that takes from this queue, also through another value. A program that takes no more gets it from
-/// [`late_items`](Self::late_items), also after it has closed the client. Without any of them the item
+/// [`late_items`](Items::late_items), also after it has closed the client. Without any of them the item
 /// is lost with the client; the log says so.
 ///
 /// # Taking and leasing in one queue
@@ -132,7 +132,7 @@ impl DistributedQueue {
     }
 
     /// Puts an item at the end of the queue, at most once, and returns its
-    /// [number](LeasedItem::sequence) in the queue.
+    /// number in the queue.
     ///
     /// After a lost reply the request is not repeated: the item may be in the queue already. If the
     /// caller repeats the call, the item may be there twice.
@@ -153,55 +153,6 @@ impl DistributedQueue {
         self.items.offer(0, data.as_ref())
     }
 
-    /// Takes the first item, if there is one; at most once, as [`take`](DistributedQueue::take).
-    ///
-    /// `None` only if, at some time during the call, the queue was empty, or all its items were
-    /// leased or being taken by other threads through this value.
-    ///
-    /// # Errors
-    ///
-    /// [`Connect`](crate::ErrorKind::Connect) if no server answered all that the call had to ask
-    /// within the [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
-    /// [`take`](DistributedQueue::take).
-    pub fn try_take(&self) -> Result<Option<Vec<u8>>> {
-        self.items.take(self.items.at_once())
-    }
-
-    /// Blocks until there is an item, and takes it; **at most once**: it is deleted before it is
-    /// returned, so no other consumer gets it, even if this process dies at once.
-    ///
-    /// # Errors
-    ///
-    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the reply to the deletion of an
-    ///   item was lost, and the item may be gone: which consumer has it cannot be known, and this
-    ///   call does not return it. The error's path is the item's. The queue can be used further.
-    /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ and DELETE on the queue.
-    /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item that was offered
-    ///   after the queue had used up its numbers, so that its place in the order is unknown.
-    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
-    pub fn take(&self) -> Result<Vec<u8>> {
-        insist(|| self.items.take(self.items.within(&Wait::FOREVER)))
-    }
-
-    /// Takes the first item, waiting at most `wait`; `None` if the call did not get one in this time:
-    /// see [`take`](DistributedQueue::take). With no time to wait it tries once, for at most 50 ms.
-    ///
-    /// # Errors
-    ///
-    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) also if the time is over while an item
-    ///   is being deleted. If it was deleted, the next call of this client that takes from the queue
-    ///   returns it, or [`late_items`](DistributedQueue::late_items).
-    /// - [`Connect`](crate::ErrorKind::Connect) when the time is over, if no server answered in this
-    ///   call, or the connection was lost before the call knew whether there was an item.
-    /// - [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; if an item was being
-    ///   deleted then, the error [says so](crate::Error::may_have_taken_effect), and the item is kept
-    ///   as above.
-    /// - Otherwise as [`take`](DistributedQueue::take).
-    pub fn take_within(&self, wait: impl Into<Wait>) -> Result<Option<Vec<u8>>> {
-        let wait = wait.into();
-        insist_within(&wait, || self.items.take(self.items.within(&wait)))
-    }
-
     /// Leases the first item that is not leased, if there is one; at least once, as
     /// [`lease`](DistributedQueue::lease).
     ///
@@ -211,7 +162,7 @@ impl DistributedQueue {
     /// within the [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
     /// [`lease`](DistributedQueue::lease).
     pub fn try_lease(&self) -> Result<Option<LeasedItem>> {
-        self.items.lease(self.items.at_once())
+        self.items.lease_by(self.items.at_once())
     }
 
     /// Blocks until there is an item that is not leased, and leases it; **at least once**: it stays
@@ -228,7 +179,7 @@ impl DistributedQueue {
     ///   after the queue had used up its numbers, so that its place in the order is unknown.
     /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn lease(&self) -> Result<LeasedItem> {
-        insist(|| self.items.lease(self.items.within(&Wait::FOREVER)))
+        insist(|| self.items.lease_by(self.items.within(&Wait::FOREVER)))
     }
 
     /// Leases the first item that is not leased, waiting at most `wait`; `None` if the call did not get
@@ -242,7 +193,63 @@ impl DistributedQueue {
     /// [`lease`](DistributedQueue::lease).
     pub fn lease_within(&self, wait: impl Into<Wait>) -> Result<Option<LeasedItem>> {
         let wait = wait.into();
-        insist_within(&wait, || self.items.lease(self.items.within(&wait)))
+        insist_within(&wait, || self.items.lease_by(self.items.within(&wait)))
+    }
+}
+
+impl Items {
+    /// Returns the path of the queue's node, `base/name`, even if ZooKeeper does not allow it.
+    pub fn path(&self) -> &str {
+        self.target.path()
+    }
+
+    /// Takes the first item, if there is one; at most once, as [`take`](Items::take).
+    ///
+    /// `None` only if, at some time during the call, the queue was empty, or all its items were
+    /// leased or being taken by other threads through this value.
+    ///
+    /// # Errors
+    ///
+    /// [`Connect`](crate::ErrorKind::Connect) if no server answered all that the call had to ask
+    /// within the [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
+    /// [`take`](Items::take).
+    pub fn try_take(&self) -> Result<Option<Vec<u8>>> {
+        self.take_by(self.at_once())
+    }
+
+    /// Blocks until there is an item, and takes it; **at most once**: it is deleted before it is
+    /// returned, so no other consumer gets it, even if this process dies at once.
+    ///
+    /// # Errors
+    ///
+    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the reply to the deletion of an
+    ///   item was lost, and the item may be gone: which consumer has it cannot be known, and this
+    ///   call does not return it. The error's path is the item's. The queue can be used further.
+    /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ and DELETE on the queue.
+    /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item that was offered
+    ///   after the queue had used up its numbers, so that its place in the order is unknown.
+    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
+    pub fn take(&self) -> Result<Vec<u8>> {
+        insist(|| self.take_by(self.within(&Wait::FOREVER)))
+    }
+
+    /// Takes the first item, waiting at most `wait`; `None` if the call did not get one in this time:
+    /// see [`take`](Items::take). With no time to wait it tries once, for at most 50 ms.
+    ///
+    /// # Errors
+    ///
+    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) also if the time is over while an item
+    ///   is being deleted. If it was deleted, the next call of this client that takes from the queue
+    ///   returns it, or [`late_items`](Items::late_items).
+    /// - [`Connect`](crate::ErrorKind::Connect) when the time is over, if no server answered in this
+    ///   call, or the connection was lost before the call knew whether there was an item.
+    /// - [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; if an item was being
+    ///   deleted then, the error [says so](crate::Error::may_have_taken_effect), and the item is kept
+    ///   as above.
+    /// - Otherwise as [`take`](Items::take).
+    pub fn take_within(&self, wait: impl Into<Wait>) -> Result<Option<Vec<u8>>> {
+        let wait = wait.into();
+        insist_within(&wait, || self.take_by(self.within(&wait)))
     }
 
     /// Returns the items that this client has taken too late for the calls that had asked for them,
@@ -256,7 +263,7 @@ impl DistributedQueue {
     ///
     /// [`InvalidName`](crate::ErrorKind::InvalidName) for a name that ZooKeeper does not allow.
     pub fn late_items(&self) -> Result<Vec<Vec<u8>>> {
-        self.items.late_items()
+        self.take_late()
     }
 
     /// Reads the first item that is not leased and may be read. Others may take it at any time.
@@ -267,24 +274,33 @@ impl DistributedQueue {
     /// [connect timeout](crate::ClientBuilder::connect_timeout); other errors that
     /// [end every wait](crate::guide#what-ends-every-wait).
     pub fn peek(&self) -> Result<Option<Vec<u8>>> {
-        self.items.peek()
+        self.first()
     }
 
     /// Counts the items, including leased ones. Lists them all.
     ///
     /// # Errors
     ///
-    /// As [`peek`](DistributedQueue::peek).
+    /// As [`peek`](Items::peek).
+    #[expect(clippy::len_without_is_empty, reason = "each asks the ensemble: `len` says it, too")]
     pub fn len(&self) -> Result<usize> {
-        self.items.len()
-    }
-
-    /// Whether there is no item, leased or not.
-    ///
-    /// # Errors
-    ///
-    /// As [`peek`](DistributedQueue::peek).
-    pub fn is_empty(&self) -> Result<bool> {
-        Ok(self.items.len()? == 0)
+        self.count()
     }
 }
+
+/// Has a queue dereference to its items.
+macro_rules! items {
+    ($queue:ident) => {
+        impl std::ops::Deref for $queue {
+            type Target = $crate::recipes::queue::Items;
+
+            fn deref(&self) -> &$crate::recipes::queue::Items {
+                &self.items
+            }
+        }
+    };
+}
+
+pub(crate) use items;
+
+items!(DistributedQueue);

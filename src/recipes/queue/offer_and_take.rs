@@ -42,9 +42,12 @@ const MANY: usize = 100;
 /// trying one after the other.
 const MISSES: usize = 4;
 
-/// A queue's node, and the cache of its items.
+/// The items of a queue: taking them, looking at them, counting them.
+///
+/// [`DistributedQueue`](crate::DistributedQueue) and [`PriorityQueue`](crate::PriorityQueue) dereference to
+/// this type, so its methods are methods of both. What comes first is the queue's affair.
 #[derive(Clone)]
-pub(crate) struct Items {
+pub struct Items {
     pub(crate) target: NodeConfig,
     cache: Arc<ItemCache>,
 }
@@ -177,14 +180,14 @@ impl Items {
     // ----- out of it
 
     /// Takes the first item out of the queue.
-    pub(crate) fn take(&self, search: Search) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn take_by(&self, search: Search) -> Result<Option<Vec<u8>>> {
         self.seek(search, Some(LateItems::take), |call, session, claim, found| {
             self.remove(call, session, claim, found)
         })
     }
 
     /// Leases the first item.
-    pub(crate) fn lease(&self, search: Search) -> Result<Option<LeasedItem>> {
+    pub(crate) fn lease_by(&self, search: Search) -> Result<Option<LeasedItem>> {
         self.seek(search, None, |call, _, claim, found| self.secure(call, claim, found))
     }
 
@@ -633,7 +636,7 @@ impl Items {
     }
 
     /// The items that came too late for calls of this client, and that no later call has returned.
-    pub(crate) fn late_items(&self) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn take_late(&self) -> Result<Vec<Vec<u8>>> {
         let (late, prefix) = (self.late(), self.item_prefix()?);
         Ok(std::iter::from_fn(|| late.take(&prefix)).collect())
     }
@@ -641,7 +644,7 @@ impl Items {
     // ----- reading
 
     /// The data of the first item that is not leased.
-    pub(crate) fn peek(&self) -> Result<Option<Vec<u8>>> {
+    pub(super) fn first(&self) -> Result<Option<Vec<u8>>> {
         let layout = self.layout();
         let (client, own_node) = (&self.target.client, self.target.node()?);
         let warn = |path: &str| warn_of_hidden(client, &path::join(own_node, path::last(path)));
@@ -672,7 +675,7 @@ impl Items {
         })
     }
 
-    pub(crate) fn len(&self) -> Result<usize> {
+    pub(super) fn count(&self) -> Result<usize> {
         let layout = self.layout();
         self.target.ask(LIST, |s, node| {
             s.sync()?;

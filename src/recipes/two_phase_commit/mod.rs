@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use coordinator::Coordinator;
 use participant::Participant;
-use round::{Decision, Round, RoundState, read, size};
+use round::{Round, RoundState, read, size};
 
 use self::round::no_round;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
@@ -216,18 +216,6 @@ impl TwoPhaseCommit {
                 }
             }
         })
-    }
-
-    /// Returns the decision, if there is one: for a participant that has restarted and needs no
-    /// more.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if there is no such round; otherwise as
-    /// [`begin`](TwoPhaseCommit::begin).
-    pub fn decision(&self) -> Result<Option<Decision>> {
-        let found = self.target.ask(READ, read)?;
-        found.map(|(round, _)| round.decision).ok_or_else(|| no_round(&self.target))
     }
 
     /// Removes a round that has ended, with its votes and its decision; returns `false` if it is

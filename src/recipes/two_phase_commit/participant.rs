@@ -1,19 +1,16 @@
 //! A participant of a two-phase commit.
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::round::{Decision, Round, RoundState, Vote, find_round, here, no_round, read, vote};
 use crate::contend::acquire::{insist, insist_within};
 use crate::contend::hold::Hold;
-use crate::contend::hold_end::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::recipes::common_to_locks::default_data;
+use crate::recipes::common_to_locks::{default_data, guard};
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
 use crate::session::blocking_call::Stop;
@@ -28,8 +25,9 @@ use crate::session::watch_loop::{View, WatchLoop};
 ///
 /// Dropping it has the same effect as its death: keep it until the decision is known.
 ///
-/// It is no [`Hold`](crate::Hold), and has no transactions of its own: another session may take its
-/// name, so its node can fence nothing.
+/// It dereferences to a [`Hold`] on the node that shows that it is here. But another session may take its name,
+/// so its [transactions](Hold::transaction) are refused, with
+/// [`InvalidArgument`](ErrorKind::InvalidArgument).
 #[must_use = "if unused the participant is gone immediately"]
 #[clippy::has_significant_drop]
 pub struct Participant {
@@ -215,59 +213,6 @@ impl Participant {
             Some(None) => Err(no_round(&self.target)),
         }
     }
-
-    /// The name by which it takes part.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The node that shows that it is here, as the client names it.
-    pub fn path(&self) -> &str {
-        self.hold.path()
-    }
-
-    /// Returns whether it is still here, as far as this process knows: see
-    /// [`Hold::is_held`](crate::Hold::is_held).
-    pub fn is_held(&self) -> bool {
-        self.hold.is_held()
-    }
-
-    /// Returns how long it is certain to be here without another reply of the ensemble: see
-    /// [`Hold::lease_left`](crate::Hold::lease_left).
-    pub fn lease_left(&self) -> Duration {
-        self.hold.lease_left()
-    }
-
-    /// Asks the ensemble whether it is still here: see
-    /// [`Hold::ensure_held`](crate::Hold::ensure_held).
-    ///
-    /// # Errors
-    ///
-    /// As [`Hold::ensure_held`](crate::Hold::ensure_held).
-    pub fn ensure_held(&self) -> Result<()> {
-        self.hold.ensure_held()
-    }
-
-    /// Asks the ensemble whether it is still here, waiting at most `wait` for the answer: see
-    /// [`Hold::ensure_held_within`](crate::Hold::ensure_held_within).
-    ///
-    /// # Errors
-    ///
-    /// As [`Hold::ensure_held_within`](crate::Hold::ensure_held_within).
-    pub fn ensure_held_within(&self, wait: impl Into<Wait>) -> Result<()> {
-        self.hold.ensure_held_within(wait)
-    }
-
-    /// Returns a handle to wait on any thread until it is no longer here.
-    pub fn lost(&self) -> Lost {
-        self.hold.lost()
-    }
-
-    /// Calls `callback`, once, when its place is lost. It runs, and may panic, like that of
-    /// [`Hold::on_lost`](crate::Hold::on_lost).
-    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        self.hold.on_lost(callback);
-    }
 }
 
 /// A participant's place in the round, for one that joins.
@@ -378,12 +323,4 @@ fn discard(core: &ClientCore, session: &Arc<Session>, own: String, data: Vec<u8>
     core.reaper().disown(session, own, move |_, found, _| found == data);
 }
 
-impl fmt::Debug for Participant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Participant")
-            .field("name", &self.name)
-            .field("path", &self.path())
-            .field("is_held", &self.is_held())
-            .finish_non_exhaustive()
-    }
-}
+guard!(Participant);

@@ -181,11 +181,6 @@ impl Ensemble for Adopted {
         ))
     }
 
-    /// The crate does not tell the session timeout.
-    fn session_timeout(&self) -> Duration {
-        Duration::ZERO
-    }
-
     fn connect_timeout(&self) -> Duration {
         CONNECT_TIMEOUT
     }

@@ -158,7 +158,7 @@ fn what_comes_too_late_is_not_lost_with_the_client() {
                 !late.is_empty()
             });
         } else {
-            assert!(offers.is_empty().unwrap());
+            assert_eq!(offers.len().unwrap(), 0);
             zk.close();
             late = mine.late_items().unwrap();
         }

@@ -127,7 +127,7 @@ impl Storm {
             producing.into_iter().for_each(|thread| thread.join().unwrap());
             let zk = self.site.client();
             let rest = queue(&zk, &self.site);
-            eventually(LIMIT, "an empty queue", || rest.is_empty().unwrap_or(false));
+            eventually(LIMIT, "an empty queue", || rest.len().is_ok_and(|items| items == 0));
             self.consumers.iter().for_each(Client::close);
             progress.end();
             rage.join().unwrap()

@@ -113,7 +113,7 @@ impl Locks {
             Locks::ReadWrite(_) if schedule.chance(60) => Wanted::Reading,
             Locks::ReadWrite(_) => Wanted::Writing,
             Locks::Semaphore(lock) => {
-                Wanted::Permits(1 + schedule.below(lock.permits() as usize) as u32)
+                Wanted::Permits(1 + schedule.below(lock.permits as usize) as u32)
             }
             Locks::Several(..) if schedule.chance(20) => Wanted::Alone,
             Locks::Several(mutexes, read_write) => {

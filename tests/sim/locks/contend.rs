@@ -16,7 +16,6 @@ use super::reference_rule::{Mark, ReferenceKind};
 use crate::Cancel;
 use crate::Error;
 use crate::ErrorKind;
-use crate::HoldEnd;
 use crate::WriteGuard;
 use crate::loss_reason::LossReason;
 use crate::path;
@@ -268,7 +267,7 @@ impl Trial {
             && let Some(lost) = guard.lost()
         {
             let _ = schedule.start("watcher", move || {
-                lost.wait();
+                let _ = lost.wait();
             });
         }
 
@@ -278,7 +277,7 @@ impl Trial {
             match guard.lost() {
                 Some(lost) if !was_lost && schedule.chance(50) => {
                     let began = schedule.time();
-                    if matches!(lost.wait_within(some), Some(HoldEnd::Lost(_))) {
+                    if matches!(lost.wait_within(some), Some(Err(_))) {
                         self.check_woken(schedule, process, &guard, began);
                     }
                 }
@@ -510,10 +509,7 @@ impl Trial {
 
     fn check_told(&self, schedule: &Schedule, spare: &Locks, guard: &Guard, told: &Told) {
         let limit = self.plan.calm + self.plan.habits.session_timeout * 3;
-        if guard
-            .lost()
-            .is_some_and(|lost| !matches!(lost.wait_within(limit), Some(HoldEnd::Lost(_))))
-        {
+        if guard.lost().is_some_and(|lost| !matches!(lost.wait_within(limit), Some(Err(_)))) {
             return self.accuse(format!("the loss of {:?} is not reported", guard.paths()));
         }
         let until = schedule.time() + limit;

@@ -134,7 +134,7 @@ impl Play for Electing {
 
     fn end(&self, stage: &Stage, client: &Client) {
         let election = election(client, 99);
-        match election.candidates() {
+        match election.contenders() {
             Ok(candidates) if candidates.is_empty() => {}
             Err(error) if error.kind() == ErrorKind::Connect => {}
             other => stage.accuse(format!("candidates at the end: {other:?}")),

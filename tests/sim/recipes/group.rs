@@ -7,6 +7,7 @@ use crate::ErrorKind;
 use crate::Group;
 use crate::group::Member;
 use crate::group::Membership;
+use crate::path;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, current};
 use crate::sim::harness::{Play, Role, Stage, Tally};
@@ -36,7 +37,8 @@ impl Gathering {
     }
 
     fn leave(&self, stage: &Stage, role: Role<'_>, membership: Arc<Membership>) {
-        let (path, id) = (membership.path().to_owned(), membership.id().to_owned());
+        let path = membership.path().to_owned();
+        let id = path::last(&path).to_owned();
         self.end_of(&membership);
         let Some(membership) = Arc::into_inner(membership) else { return };
         let left = membership.leave();
@@ -133,10 +135,10 @@ impl Play for Gathering {
         let memberships = self.memberships.lock();
         for (place, (process, one)) in memberships.iter().enumerate() {
             let is_twin = |(other, two): &(Process, Arc<Membership>)| {
-                other == process && two.id() == one.id() && two.is_member()
+                other == process && two.path() == one.path() && two.is_member()
             };
             if one.is_member() && memberships[..place].iter().any(is_twin) {
-                stage.accuse(format!("two members of one client have the id {:?}", one.id()));
+                stage.accuse(format!("two members of one client have the node {:?}", one.path()));
             }
         }
     }

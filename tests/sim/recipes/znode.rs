@@ -84,7 +84,7 @@ impl Play for Changing {
                 1 => {
                     let Ok(Some(found)) = node.read() else { continue };
                     schedule.pause(schedule.some(stage.habits.session_timeout / 8));
-                    let written = node.write_if_unchanged(found.version(), &*data);
+                    let written = node.write_if_unchanged(found.version, &*data);
                     self.judge(stage, &data, written.map(|version| version.is_some()));
                 }
                 way => self.judge(stage, &data, create(&node, &data, way == 2)),

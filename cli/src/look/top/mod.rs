@@ -96,7 +96,7 @@ fn serve(
                     list.locks.iter().map(Row::from).collect(),
                     list.unlisted
                         .iter()
-                        .map(|one| format!("{} {}", one.path, why_unlisted(one)))
+                        .map(|(path, reason)| format!("{path} {}", why_unlisted(*reason)))
                         .collect(),
                     Instant::now(),
                 ),
