@@ -1,5 +1,5 @@
 //! Checks the layout of `src`: a module uses only modules on its own floor or below, and no two
-//! modules use each other, directly or through others, nor in the command. `docs/architecture.md` has the
+//! modules use each other, directly or through others, nor in the command. `src/README.md` has the
 //! drawing. Also checks the links of the pages.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
@@ -301,7 +301,7 @@ fn has_word(text: &str, word: &str) -> bool {
 
 #[test]
 fn every_file_is_in_the_descriptions_of_its_floor() {
-    let drawing = include_str!("../docs/architecture.md");
+    let drawing = include_str!("../src/README.md");
     let floors = [
         ("recipes", include_str!("../src/recipes/mod.rs")),
         ("contend", include_str!("../src/contend/mod.rs")),
@@ -316,7 +316,7 @@ fn every_file_is_in_the_descriptions_of_its_floor() {
                 says.contains(&format!("`{file}`")),
                 "src/{floor}/mod.rs does not say what {file} is"
             );
-            assert!(has_word(drawing, &file), "docs/architecture.md lacks {floor}/{file}");
+            assert!(has_word(drawing, &file), "src/README.md lacks {floor}/{file}");
         }
     }
     let tests = include_str!("it/main.rs");
@@ -345,7 +345,19 @@ fn what_is_looked_for_would_be_found() {
 /// The pages of the repository, by their paths.
 fn pages() -> Vec<PathBuf> {
     let mut pages = Vec::new();
-    for folder in [".", "docs", "docs/bench", "cli", "examples", "tests", "tests/peers"] {
+    let folders = [
+        ".",
+        "docs",
+        "benches",
+        "benches/results",
+        "cli",
+        "examples",
+        "src",
+        "tests",
+        "tests/mutations",
+        "tests/peers",
+    ];
+    for folder in folders {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         pages.extend(entries.filter(|path| path.extension().is_some_and(|end| end == "md")));
     }

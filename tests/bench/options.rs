@@ -17,7 +17,7 @@ usage: bench [--rounds N] [--seconds S] [--only WORKLOAD,..] [--peers NAME,..] [
                       processes-4-1ms, queued-200, queued-1000, held-10000 (all)
   --peers NAME,..     curator, kazoo, zookeeper-client, raw (all that are built)
   --limit SECONDS     give up a measurement that takes longer (60)
-  --write             write table, figures and plots to docs/bench, as part of the
+  --write             write table, figures and plots to benches/results, as part of the
                       documentation, not to target/bench
   --out DIR           write them to DIR
   --accept-load       measure even if other programs load the machine; the results are
@@ -98,7 +98,7 @@ impl Options {
             if partial || options.accept_load {
                 return Err("--write excludes --only, --peers and --accept-load".to_owned());
             }
-            options.out = "docs/bench".into();
+            options.out = "benches/results".into();
         }
         Ok(options)
     }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_documentation_has_whole_runs_only() {
-        assert_eq!(parse("--write").unwrap().out, PathBuf::from("docs/bench"));
+        assert_eq!(parse("--write").unwrap().out, PathBuf::from("benches/results"));
         for partial in ["--only one", "--peers raw", "--accept-load", "--rounds 2"] {
             assert!(parse(&format!("--write {partial}")).is_err(), "{partial}");
         }
