@@ -1,5 +1,5 @@
 //! Tests against a real ZooKeeper. A test named `sNN_…` covers scenario NN, `hNN_…` hazard NN: see
-//! `tests/README.md` and `docs/hazards.md`.
+//! `tests/README.md`.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,6 +1,6 @@
 //! Shows the hazards of the `zookeeper` crate's connection on a plain handle, because of which
 //! zklock has its own connection. The tests named `h01_…` in `tests/it/connection.rs` take the same
-//! steps with zklock's connection. `docs/hazards.md` lists the hazards.
+//! steps with zklock's connection. `tests/README.md` lists the hazards.
 //!
 //! ```text
 //! cargo run --example zookeeper_crate           # all, each in its own process
