@@ -38,6 +38,11 @@ impl FromStr for ConnectString {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+        if let Some(scheme) = scheme.filter(|it| it.bytes().all(|b| b.is_ascii_alphanumeric())) {
+            let message = format!("write host:port, without {:?}", format!("{scheme}://"));
+            return Err(malformed(text, message));
+        }
         let (hosts, chroot) = text.split_at(text.find('/').unwrap_or(text.len()));
         if hosts.trim().is_empty() {
             return Err(malformed(text, "no host is named"));
@@ -241,7 +246,7 @@ mod tests {
             ("a..b", "a..b", "an empty part"),
             (".", ".", "an empty part"),
             (&long, &long, "the name has 254 bytes"),
-            ("zk://zk1", "zk:", "the port \"\" is not"),
+            ("http://zk1:2181/app", "http://zk1:2181/app", "write host:port, without \"http://\""),
         ] {
             let error = text.parse::<ConnectString>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidName);

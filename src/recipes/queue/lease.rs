@@ -126,7 +126,7 @@ impl LeasedItem {
             Ok(Err(fault)) => ACK.refused(&fault, &self.path),
             // The session may live on: the item may be gone, or returns when its lease is deleted.
             Err(late) if !has_ended(&late) => late,
-            Err(lost) if unanswered => {
+            Err(lost) if lost.may_have_taken_effect() => {
                 return Err(Error::new(
                     lost.kind(),
                     "no reply to the acknowledgement of an item before the session was lost: the \
