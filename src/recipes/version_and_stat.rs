@@ -40,15 +40,11 @@ pub struct Version {
     /// The transaction that created the node. In a node that is created again, the numbers start
     /// again.
     node: i64,
-    number: i32,
+    /// ZooKeeper's number of the version: how often the data was written since the node was created.
+    pub number: i32,
 }
 
 impl Version {
-    /// ZooKeeper's number of the version: how often the data was written since the node was created.
-    pub fn number(&self) -> i32 {
-        self.number
-    }
-
     pub(crate) fn of(stat: &Stat) -> Version {
         Version { node: stat.czxid, number: stat.version }
     }
@@ -125,6 +121,6 @@ mod tests {
         assert!(last.checked().is_ok() && last.next().checked().is_err());
         assert!(last.next().next().checked().is_ok());
         let most = Version { node: 7, number: i32::MAX };
-        assert_eq!(most.next().number(), i32::MIN);
+        assert_eq!(most.next().number, i32::MIN);
     }
 }

@@ -52,7 +52,7 @@ use crate::session::watch_loop::View;
 /// config.create_with_parents(CreateMode::Persistent, "v1")?;
 /// if let Some(old) = config.read()? {
 ///     match config.write_if_unchanged(old.version(), "v2")? {
-///         Some(version) => println!("version {} is ours", version.number()),
+///         Some(version) => println!("version {} is ours", version.number),
 ///         None => println!("another client has changed it"),
 ///     }
 /// }
@@ -423,7 +423,7 @@ fn find_written(
     let Some((now, stat)) = session.data(whole, false)? else { return Ok(LostChange::Unknown) };
     let found = Version::of(&stat);
     // The server compares only the number, so a node of another life counts, too.
-    let is_unchanged = stat.mzxid <= seen && found.number() == version.number();
+    let is_unchanged = stat.mzxid <= seen && found.number == version.number;
     // The node is the same, and another client has made the only change.
     let is_another = found == version.next() && now != data;
     Ok(if found == version || is_unchanged {

@@ -216,3 +216,21 @@ fn s44_the_first_of_kazoos_and_ours_by_number_is_the_first() {
     drop((lock, bad));
     site.finish([zk]);
 }
+
+/// The path is told without a request, and even if ZooKeeper does not allow it.
+#[test]
+fn a_recipe_of_any_kind_tells_its_path() {
+    let zk = zklock::Client::builder("127.0.0.1:1").lazy().unwrap();
+    for (base, path) in [("/a", "/a/x"), ("/", "/x"), ("no path", "no path/x")] {
+        assert_eq!(zklock::DistributedLock::new(&zk, base, "x").path(), path);
+        assert_eq!(zklock::DistributedQueue::new(&zk, base, "x").path(), path);
+        assert_eq!(zklock::PriorityQueue::new(&zk, base, "x").path(), path);
+        assert_eq!(zklock::Barrier::new(&zk, base, "x").path(), path);
+        assert_eq!(zklock::DoubleBarrier::new(&zk, base, "x", 2).path(), path);
+        assert_eq!(zklock::TwoPhaseCommit::new(&zk, base, "x").path(), path);
+        assert_eq!(zklock::Group::new(&zk, base, "x").path(), path);
+        assert_eq!(zklock::SharedValue::new(&zk, base, "x").path(), path);
+        assert_eq!(zklock::SharedCounter::new(&zk, base, "x").path(), path);
+        assert_eq!(zklock::Once::new(&zk, base, "x").path(), path);
+    }
+}

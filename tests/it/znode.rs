@@ -49,9 +49,9 @@ fn a_node_is_created_read_written_and_deleted() {
     assert_eq!((refused.kind(), refused.path()), (ErrorKind::AlreadyExists, Some(&*path)));
 
     let first = theirs.read().unwrap().unwrap();
-    assert_eq!((&*first.data, first.version.number()), (&b"one"[..], 0));
+    assert_eq!((&*first.data, first.version.number), (&b"one"[..], 0));
     let second = ours.write("number two").unwrap();
-    assert_eq!(second.number(), 1);
+    assert_eq!(second.number, 1);
     assert_eq!(ours.write_if_unchanged(first.version, "three").unwrap(), None);
     let third = ours.write_if_unchanged(second, "three").unwrap().expect("the same version");
     let now = theirs.read().unwrap().unwrap();
@@ -226,7 +226,7 @@ fn a_transaction_is_done_as_a_whole_or_not_at_all() {
         .iter()
         .map(|step| match step {
             StepResult::Created(made) => made.path().to_owned(),
-            StepResult::Written(version) => version.number().to_string(),
+            StepResult::Written(version) => version.number.to_string(),
             other => format!("{other:?}"),
         })
         .collect();
@@ -275,7 +275,7 @@ fn a_change_whose_answer_was_lost_is_not_made_twice() {
     proxy.drop_reply(opcode::SET_DATA, 1);
     assert_eq!(kind(node.write_if_unchanged(second, "three")), ErrorKind::ConnectionLoss);
     let third = node.read().unwrap().unwrap();
-    assert_eq!((&*third.data, third.version.number()), (&b"three"[..], 2));
+    assert_eq!((&*third.data, third.version.number), (&b"three"[..], 2));
     // No other change is repeated.
     proxy.drop_request(opcode::SET_DATA, 1);
     assert_eq!(kind(node.write("four")), ErrorKind::ConnectionLoss);
@@ -366,7 +366,7 @@ fn a_node_of_another_life_is_not_written_by_a_repeated_request() {
     let wrote = unanswered(&proxy, opcode::SET_DATA, write, written, make_anew);
     assert_eq!(kind(wrote), ErrorKind::ConnectionLoss);
     let found = theirs.read().unwrap().unwrap();
-    assert_eq!((&*found.data, found.version.number()), (&b"B"[..], 0));
+    assert_eq!((&*found.data, found.version.number), (&b"B"[..], 0));
     drop((ours, theirs));
     site.finish([zk, other]);
 }

@@ -161,7 +161,7 @@ impl Deeds {
         let about = format!("{name} {data}");
         let value = SharedValue::new(&self.recipes.zk, format!("{}/{VALUE}", base()), &name);
         let node = self.recipes.zk.znode(format!("{}/{VALUE}/{name}", base()));
-        let number = |version: &Version| version.number().to_string();
+        let number = |version: &Version| version.number.to_string();
         let made = |made: bool| if made { "made" } else { "exists" }.to_owned();
         match self.rng.below(10) {
             0 => {

@@ -120,6 +120,11 @@ impl DoubleBarrier {
         DoubleBarrier { target, participants }
     }
 
+    /// Returns the path of its node, `base/name`, even if ZooKeeper does not allow it.
+    pub fn path(&self) -> &str {
+        self.target.path()
+    }
+
     /// Sets the ACL of every node that the barrier creates: missing parents, its own node, and the
     /// participants'. Default [`Acl::open`].
     ///
