@@ -8,10 +8,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of this crate: a kind for programs, and a message for people.
 ///
-/// The message says what was tried, on which path, and what to do about it.
-/// Decide by [`kind`](Error::kind), never by the message. "Not acquired in time" is not
-/// an error: the `try_` methods return `Ok(None)`, but never in an outage in which no server
-/// answered. The [table](crate#errors) says what each kind means and what to do.
+/// The message says what was tried, on which path, and what to do about it. Decide by
+/// [`kind`](Error::kind), never by the message. "Not acquired in time" is not an error: the `try_`
+/// methods then return `Ok(None)`, but never in an outage in which no server answered.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -26,7 +25,7 @@ struct Inner {
     in_doubt: bool,
 }
 
-/// The kinds of [`Error`].
+/// The kinds of [`Error`]; a [table](crate#errors) says what to do about each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -37,55 +36,52 @@ pub enum ErrorKind {
     /// A request or reply larger than the server or the client allows.
     ///
     /// A server closes the connection on a request beyond its own `jute.maxbuffer`. When three
-    /// connections were closed right after a request of one size, which is more than 64 KiB,
-    /// requests of that size or more fail with this kind for a minute, without being sent.
+    /// connections were closed right after a request of one size, more than 64 KiB, requests of
+    /// that size or more fail with this kind for a minute, without being sent.
     TooLarge,
-    /// No server answered in time, and the call has changed nothing. (A guard that was given to the call
-    /// is released all the same.)
+    /// No server answered in time, and the call has changed nothing. (A guard that was given to the
+    /// call is released all the same.)
     Connect,
-    /// The connection was lost, or the time was over, before the reply came: the call may have taken
-    /// effect.
+    /// The connection was lost, or the time was over, before the reply came: the call may have
+    /// taken effect.
     ConnectionLoss,
-    /// The session ended: it expired, or its lease ran out by this client's own clock.
+    /// The session ended, and with it what was held: it expired, or its lease ran out by this
+    /// client's own clock.
     SessionLost,
-    /// A lock, permit, lease, leadership or membership was lost although the session lives: its node
-    /// was deleted by another client.
+    /// What was held was lost although the session lives: another client deleted its node.
     Lost,
-    /// The servers do not let the client in: they rejected its credentials, or demand some; or one side does
-    /// not trust the other's TLS certificate.
+    /// The servers rejected the client's credentials, or demand some; or one side does not trust
+    /// the other's TLS certificate.
     AuthFailed,
     /// An ACL on a node forbids the operation.
     NotAuthorized,
-    /// The lock node's sequence numbers are used up; the lock node is created anew once empty.
+    /// The lock node's sequence numbers are used up; it is created anew once empty.
     SequenceExhausted,
-    /// The call disagrees with others: they use another number of permits for the semaphore, or of
-    /// participants for the double barrier; or the participant has voted otherwise before. Nothing was
-    /// acquired or voted.
+    /// Other clients use another number of permits or participants, or the participant has voted
+    /// otherwise before. Nothing was acquired or voted.
     Conflict,
-    /// The name that was asked for is already in use.
+    /// The requested name is already in use.
     Taken,
-    /// More participants came to a double barrier than it is for; this one did not enter.
+    /// The double barrier has all its participants; this one did not enter.
     Full,
-    /// Something that the call needs does not exist, such as a node, or a round of a two-phase
-    /// commit.
+    /// Something that the call needs does not exist, such as a node or a round of a commit.
     NotFound,
-    /// Something that the call was to create already exists, such as a node or a round of a two-phase
-    /// commit.
+    /// Something that the call was to create already exists, such as a node or a round of a commit.
     AlreadyExists,
-    /// The node has children, and so cannot be deleted.
+    /// The node has children, so it cannot be deleted.
     NotEmpty,
     /// The node's data has another version than the transaction requires; nothing was changed.
     VersionMismatch,
-    /// This client's connection does not support the call: transactions need zklock's own connection,
-    /// not a program's ZooKeeper handle.
+    /// The client's connection does not support the call: transactions need zklock's own, not a
+    /// program's ZooKeeper handle.
     Unsupported,
-    /// A [`Cancel`](crate::Cancel) token was tripped while waiting.
+    /// A [`Cancel`](crate::Cancel) token was tripped during the wait.
     Cancelled,
-    /// The client was closed.
+    /// The client was closed, or its process was forked.
     Closed,
-    /// The server answered with something this library does not expect.
+    /// The server gave an answer that this library does not expect.
     Server,
-    /// This process could not get a resource from its operating system (a thread, a socket).
+    /// The operating system refused this process a resource: a thread, a socket.
     System,
 }
 
@@ -129,32 +125,28 @@ impl Error {
         Some(first)
     }
 
-    /// The further errors of a call that does several things, such as
-    /// [`MultiGuard::unlock`](crate::MultiGuard::unlock). Empty for all other calls.
+    /// Returns the further errors of a call that does several things, such as
+    /// [`MultiGuard::unlock`](crate::MultiGuard::unlock); empty for all other calls.
     pub fn others(&self) -> &[Error] {
         &self.0.others
     }
 
-    /// The kind of the error, to decide by.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The node that the failed operation was about, as the client names it (without chroot).
+    /// Returns the node that the failed operation was about, as the client names it (without
+    /// chroot).
     pub fn path(&self) -> Option<&str> {
         self.0.path.as_deref()
     }
 
-    /// Whether the same call may succeed later, without any change to its arguments and without doing
+    /// Returns whether the same call may succeed later, with the same arguments and without doing
     /// anything twice.
     ///
-    /// True for [`Connect`](ErrorKind::Connect), [`SessionLost`](ErrorKind::SessionLost),
-    /// [`Lost`](ErrorKind::Lost), [`SequenceExhausted`](ErrorKind::SequenceExhausted),
-    /// [`Taken`](ErrorKind::Taken), [`Full`](ErrorKind::Full) and [`System`](ErrorKind::System).
-    /// False if the call [may have taken effect](Error::may_have_taken_effect), and for what another attempt does not change: bad arguments, refused credentials and
-    /// permissions, replies that the server should not have given, a node or other thing that does not
-    /// exist, exists already, has children or has another version, an unsupported call, a cancelled
-    /// wait, a closed client.
+    /// A [table](crate#errors) has the kinds for which it may. False if the call [may have taken
+    /// effect](Error::may_have_taken_effect).
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::*;
         if self.may_have_taken_effect() {
@@ -168,22 +160,22 @@ impl Error {
         }
     }
 
-    /// Whether the call may have taken effect although it failed: its request was sent, and the reply
-    /// was lost.
+    /// Returns whether the call may have taken effect although it failed: its request was sent, and
+    /// the reply was lost.
     ///
-    /// Always true for [`ConnectionLoss`](ErrorKind::ConnectionLoss). An acknowledgement, a vote or a
-    /// decision that was sent and not answered is in doubt, too, if the wait for the reply was
-    /// [cancelled](ErrorKind::Cancelled) or the [session lost](ErrorKind::SessionLost). Look at what the
-    /// call was to change before you repeat it.
+    /// Always true for [`ConnectionLoss`](ErrorKind::ConnectionLoss). An acknowledgement, a vote or
+    /// a decision that was sent and not answered is in doubt, too, if the wait for the reply was
+    /// [cancelled](ErrorKind::Cancelled) or the [session lost](ErrorKind::SessionLost). Look at
+    /// what the call was to change before you repeat it.
     pub fn may_have_taken_effect(&self) -> bool {
         self.0.in_doubt || self.0.kind == ErrorKind::ConnectionLoss
     }
 
-    /// Whether ZooKeeper could not be reached, or not for long enough to keep the session.
+    /// Returns whether ZooKeeper could not be reached, or not for long enough to keep the session.
     ///
     /// True for [`Connect`](ErrorKind::Connect), [`ConnectionLoss`](ErrorKind::ConnectionLoss) and
-    /// [`SessionLost`](ErrorKind::SessionLost). A job that finds its lock unavailable for this reason
-    /// must not take it for "another host does it".
+    /// [`SessionLost`](ErrorKind::SessionLost). A job whose lock is unavailable for this reason
+    /// must not conclude that another host does it.
     pub fn is_outage(&self) -> bool {
         use ErrorKind::{Connect, ConnectionLoss, SessionLost};
         matches!(self.0.kind, Connect | ConnectionLoss | SessionLost)
@@ -218,8 +210,8 @@ impl fmt::Debug for Error {
 }
 
 impl From<Error> for std::io::Error {
-    /// For programs whose functions return `io::Result`: the error is kept as the
-    /// [inner one](std::io::Error::get_ref).
+    /// Keeps the error as the [inner one](std::io::Error::get_ref), for functions that return
+    /// `io::Result`.
     fn from(error: Error) -> std::io::Error {
         use std::io::ErrorKind as Io;
         let kind = match error.kind() {
