@@ -2,7 +2,7 @@
 
 use std::ops::BitOr;
 
-/// What an [`Acl`] entry allows; combine with `|`.
+/// What an [`Acl`] entry allows; combine permissions with `|`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permissions(u32);
 
@@ -22,15 +22,7 @@ impl Permissions {
     /// All of them.
     pub const ALL: Permissions = Permissions(31);
 
-    /// Whether all of `other` is allowed.
-    ///
-    /// ```
-    /// use zklock::Permissions;
-    ///
-    /// let both = Permissions::READ | Permissions::CREATE;
-    /// assert!(both.contains(Permissions::READ));
-    /// assert!(!both.contains(Permissions::DELETE));
-    /// ```
+    /// Returns whether all of `other` is allowed.
     pub fn contains(self, other: Permissions) -> bool {
         self.0 & other.0 == other.0
     }
@@ -54,31 +46,30 @@ impl BitOr for Permissions {
     }
 }
 
-/// One entry of a node's access control list: who may do what.
+/// One entry of a node's access control list: which clients may do what.
 ///
-/// Contenders for a lock create and delete children of the lock node, so all clients that
-/// share a lock need [`READ`](Permissions::READ), [`CREATE`](Permissions::CREATE) and
-/// [`DELETE`](Permissions::DELETE) on it.
+/// All clients that share a lock need [`READ`](Permissions::READ), [`CREATE`](Permissions::CREATE)
+/// and [`DELETE`](Permissions::DELETE) on its node, because contenders create and delete children
+/// of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Acl {
     /// What the entry allows.
     pub permissions: Permissions,
-    /// The scheme by which the server recognises clients, such as `world`, `digest` or `ip`.
+    /// The scheme by which the server identifies clients, such as `world`, `digest` or `ip`.
     pub scheme: String,
     /// The clients that the entry is for, in the form of its scheme.
     pub id: String,
 }
 
 impl Acl {
-    /// Creates an entry from a scheme and an id in that scheme's form, such as `digest` and `user:hash`, `ip` and
-    /// `10.0.0.0/8`, `world` and `anyone`.
+    /// Creates an entry from a scheme and an id in that scheme's form, such as `ip` and
+    /// `10.0.0.0/8`.
     pub fn new(permissions: Permissions, scheme: impl Into<String>, id: impl Into<String>) -> Acl {
         Acl { permissions, scheme: scheme.into(), id: id.into() }
     }
 
-    /// Returns the entry that gives every client all permissions: the default, as with other lock
-    /// libraries.
+    /// Returns the entry that gives every client all permissions: the default.
     pub fn open() -> Acl {
         Acl::world(Permissions::ALL)
     }
@@ -89,7 +80,7 @@ impl Acl {
     }
 
     /// Returns an entry for clients with these credentials of the scheme `digest`, which
-    /// [`ClientBuilder::auth`](crate::ClientBuilder::auth) gives them.
+    /// [`ClientBuilder::auth`](crate::ClientBuilder::auth) presents.
     ///
     /// `id` is the user's name, a colon, and in Base64 the SHA-1 of name, colon and password:
     /// `echo -n ann:secret | openssl dgst -sha1 -binary | base64` computes it.
@@ -102,8 +93,8 @@ impl Acl {
         Acl::new(permissions, "ip", address)
     }
 
-    /// Returns an entry for clients whose TLS certificate is for this subject, such as `CN=ann,O=Example`,
-    /// as RFC 2253 writes it: the most specific part first.
+    /// Returns an entry for clients whose TLS certificate is for this subject, such as
+    /// `CN=ann,O=Example`, as RFC 2253 writes it: the most specific part first.
     pub fn x509(permissions: Permissions, subject: impl Into<String>) -> Acl {
         Acl::new(permissions, "x509", subject)
     }
@@ -113,8 +104,9 @@ impl Acl {
         Acl::new(permissions, "sasl", user)
     }
 
-    /// Returns the entry that gives all permissions to clients with the credentials that this client connected with
-    /// ([`ClientBuilder::auth`](crate::ClientBuilder::auth), SASL, or its TLS certificate), and none to others.
+    /// Returns the entry that gives all permissions to clients with this client's own credentials
+    /// ([`ClientBuilder::auth`](crate::ClientBuilder::auth), SASL, or its TLS certificate), and
+    /// none to others.
     pub fn creator_only() -> Acl {
         Acl::new(Permissions::ALL, "auth", "")
     }

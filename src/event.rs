@@ -12,9 +12,10 @@ use crate::session_id::SessionId;
 /// Something that happened to a client, its session or one of its locks: see
 /// [`ClientBuilder::on_event`](crate::ClientBuilder::on_event).
 ///
-/// A `lock` is the path of the lock node, as the program named it, and a `session` is `None` if its id
-/// is not known, as on a handle of the `zookeeper` crate that has not created a node yet. It prints as
-/// one line for people, as it stands in the [log](crate#logging), too.
+/// It prints as one line for people, which is also in the [log](crate#logging). A `lock` is the
+/// path of the lock node, as the program named it. What is not known is `None`: on a handle of the
+/// `zookeeper` crate the timeout, the server and the lease, and until that handle has created a
+/// node the session's id.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -23,11 +24,9 @@ pub enum Event {
     Connected {
         /// The session's id.
         session: Option<SessionId>,
-        /// The session timeout that the server granted; `None` if it is not known, as with a handle
-        /// of the `zookeeper` crate.
+        /// The session timeout that the server granted.
         timeout: Option<Duration>,
-        /// The server that serves it; `None` if it is not known, as with a handle of the `zookeeper`
-        /// crate.
+        /// The server that serves it.
         server: Option<SocketAddr>,
     },
     /// The connection is lost. The session and its locks are kept for now.
@@ -35,8 +34,7 @@ pub enum Event {
     Suspended {
         /// The session's id.
         session: Option<SessionId>,
-        /// How long the locks are certain to be held without another answer; `None` on a handle of
-        /// the `zookeeper` crate, whose lease is not known.
+        /// How long the locks are certain to be held without another answer.
         lease_left: Option<Duration>,
     },
     /// A server serves the session again; its locks were kept.
@@ -54,29 +52,29 @@ pub enum Event {
         session: Option<SessionId>,
         /// Why it was lost.
         reason: LossReason,
-        /// What is known of how that came, such as which server was silent and since when, as text for
+        /// How it was lost, as far as is known, such as which server was silent and since when, for
         /// people.
         details: Option<String>,
     },
     /// The client was closed.
     Closed,
-    /// This process was not running for a while: it was paused, the machine slept, or had no time for
-    /// it. A gap of more than the lease costs the session.
+    /// This process was not running for a while: it was paused, the machine slept, or had no time
+    /// for it. A gap of more than the lease costs the session.
     #[non_exhaustive]
     Paused {
         /// The shortest time that the process was not running.
         gap: Duration,
     },
-    /// A call waits for a lock because others are ahead. A call that goes on waiting for other threads
-    /// of its process, too, reports it again.
+    /// A call waits for a lock because others are ahead. If it then waits for other threads of its
+    /// process, it reports that again.
     #[non_exhaustive]
     Waiting {
         /// The path of the lock node.
         lock: String,
-        /// How many contenders were ahead, as far as was seen; 0 if there is no `holder`.
+        /// How many contenders were seen ahead; 0 if there is no `holder`.
         ahead: usize,
-        /// The node of the first of them; `None` if the call waits for another thread of this process,
-        /// which may hand the lock over within microseconds.
+        /// The node of the first of them; `None` if the call waits for another thread of this
+        /// process, which may hand the lock over within microseconds.
         holder: Option<String>,
     },
     /// A lock, permits or a leadership was acquired.
@@ -99,8 +97,8 @@ pub enum Event {
         /// For how long it was held.
         held: Duration,
     },
-    /// A node that is no longer wanted could not be deleted at once: that goes on in the background,
-    /// until the session ends.
+    /// A node that is no longer wanted could not be deleted at once: the library retries in the
+    /// background, until the session ends.
     #[non_exhaustive]
     CleanupPending {
         /// The node.
@@ -114,11 +112,11 @@ pub enum Event {
         lock: String,
         /// The path of the node by which it was held.
         node: String,
-        /// What was lost, in a word or two: such as `lock`, `permit` or `leadership`.
+        /// What was lost, such as `lock`, `permit` or `leadership`.
         what: &'static str,
         /// Why it was lost.
         reason: LossReason,
-        /// What is known of how that came, such as which server was silent and since when, as text for
+        /// How it was lost, as far as is known, such as which server was silent and since when, for
         /// people.
         details: Option<String>,
     },

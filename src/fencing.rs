@@ -5,17 +5,17 @@ use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A number that grows from holder to holder of one lock, so that a store can refuse what a
-/// former holder sends late.
+/// A number that grows from holder to holder of one lock, so that a store can refuse a former
+/// holder's late writes.
 ///
-/// Its first part is the `czxid` of the holder's node: the number of the transaction that created
-/// the node, in the order of the whole ensemble. So it goes on growing when the lock path is
-/// deleted and created again, where sequence numbers restart. The second part, the turn, tells
-/// apart successive holders that share one node; it is 0 otherwise.
+/// A store remembers the highest token that it has seen, and refuses lower ones. The first part is
+/// the `czxid` of the holder's node: the number of the transaction that created it, in the order of
+/// the whole ensemble, so it grows even when the lock path is deleted and created again. The second
+/// part, the turn, tells apart successive holders that share one node; it is 0 otherwise.
 ///
-/// Tokens grow within the life of one ensemble's data. After a rebuild or a restore, transaction
-/// numbers begin anew, and a store that remembers a token of the old ensemble refuses every holder
-/// until its remembered token is reset by hand: see `docs/guarantees.md` in the repository.
+/// Tokens grow within the life of one ensemble's data. After a rebuild or a restore, a store that
+/// remembers an old token refuses every holder, until it is reset by hand or the new tokens have
+/// reached it: see `docs/guarantees.md` in the repository.
 ///
 /// Its text form has a fixed width and sorts as the tokens do:
 ///
@@ -38,27 +38,30 @@ impl FencingToken {
         FencingToken { zxid, turn }
     }
 
-    /// The transaction that created the holder's node. It alone orders holders in different
+    /// Returns the transaction that created the holder's node; it alone orders holders in different
     /// processes.
     pub fn zxid(&self) -> u64 {
         self.zxid
     }
 
-    /// The number of this holder, from 0, among those that share the node one after another.
+    /// Returns the number of this holder, from 0, among those that share the node one after
+    /// another.
     pub fn turn(&self) -> u32 {
         self.turn
     }
 }
 
 impl From<(u64, u32)> for FencingToken {
-    /// The token of this [`zxid`](FencingToken::zxid) and [`turn`](FencingToken::turn), as a store keeps them.
+    /// Returns the token of this [`zxid`](FencingToken::zxid) and [`turn`](FencingToken::turn), as
+    /// a store keeps them.
     fn from((zxid, turn): (u64, u32)) -> FencingToken {
         FencingToken { zxid, turn }
     }
 }
 
 impl From<FencingToken> for u128 {
-    /// One number that grows as the token does: the zxid in front of the 32 bits of the turn.
+    /// Returns one number that grows as the token does: the zxid in front of the 32 bits of the
+    /// turn.
     fn from(token: FencingToken) -> u128 {
         (u128::from(token.zxid) << 32) | u128::from(token.turn)
     }

@@ -4,15 +4,15 @@ use std::fmt;
 
 use crate::session_notice::End;
 
-/// Why a lock is no longer held though its guard was not released.
+/// Why a lock is no longer held although its guard was not released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossReason {
     /// The server expired the session.
     SessionExpired,
-    /// The session's lease ran out by this machine's clock, before an answer of the ensemble had renewed
-    /// it; the ensemble may or may not have expired the session yet. [`Event::Lost`](crate::Event::Lost)
-    /// and the log say how that came.
+    /// The session's lease ran out by this machine's clock, before an answer of the ensemble had
+    /// renewed it; the ensemble may or may not have expired the session yet.
+    /// [`Event::Lost`](crate::Event::Lost) and the log say how.
     LeaseExpired,
     /// The contender's node was deleted, but not by its holder.
     NodeDeleted,

@@ -2,37 +2,33 @@
 
 use std::time::Duration;
 
-/// How threads of one process that want the same lock pass it on among themselves.
+/// Decides how threads of one process that want the same lock pass it on among themselves.
 ///
-/// Threads that use equal locks of one client — the same path, ACL, naming, data and settings —
-/// share one contender's node. A thread that releases the lock hands the node to the next waiting
-/// thread of the process, in the order in which they came. That takes no request, and is more than
-/// 50 times as fast as asking the ensemble. Each holder has its own
+/// Threads that use equal locks of one client (the same path, ACL, naming, data and settings) share
+/// one contender's node. A release hands the node to the next waiting thread of the process, in the
+/// order in which they came, without a request. Each holder has its own
 /// [turn](crate::FencingToken::turn) in the token.
 ///
-/// Other processes get their share: the holder watches the lock path for other contenders. Once it
-/// has seen one, only threads that were already waiting get a turn: at most `turns` of them, and
-/// none later than `time` after the contender was seen. Then the node is deleted, and the process
-/// queues anew, at the end.
+/// Once the holder has seen another contender, only threads that were already waiting get a turn:
+/// at most `turns` of them, and none later than `time` after that. Then the node is deleted, and
+/// the process queues anew, at the end.
 ///
 /// ```no_run
 /// use std::time::Duration;
 /// use zklock::{Client, DistributedLock, HandOver};
 ///
 /// let zk = Client::connect("localhost")?;
-/// let strict = DistributedLock::new(&zk, "/locks", "nightly").hand_over(HandOver::Off);
 /// let brief = HandOver::Within { turns: 8, time: Duration::from_millis(20) };
 /// let lock = DistributedLock::new(&zk, "/locks", "nightly").hand_over(brief);
-/// # drop((strict, lock));
 /// # Ok::<(), zklock::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HandOver {
-    /// One node for each acquisition: threads of one process queue at the ensemble like any other
-    /// contender, in strict order.
+    /// Gives each acquisition its own node: threads of one process queue at the ensemble like any
+    /// other contender, in strict order.
     Off,
-    /// Threads hand the node on: within these limits, once another contender was seen.
+    /// Lets threads hand the node on, within these limits once another contender was seen.
     Within {
         /// How many more threads may get the node.
         turns: u32,
@@ -43,7 +39,7 @@ pub enum HandOver {
 }
 
 impl Default for HandOver {
-    /// Within 64 turns and a second.
+    /// Returns [`Within`](HandOver::Within), with 64 turns and a second.
     fn default() -> HandOver {
         HandOver::Within { turns: 64, time: Duration::from_secs(1) }
     }

@@ -28,19 +28,20 @@ use crate::session::wait_limit::Wait;
 const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");
 const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");
 
-/// The methods that guards share: whether the lock is still held, for how long, and what its loss does.
+/// What a guard holds: whether it is still held, for how long, and what its loss does.
 ///
-/// "It" is what the guard holds: a lock, permits, a leadership, an item, a place. All guards dereference to
-/// this type, so its methods are methods of [`LockGuard`](crate::LockGuard),
+/// "It" is a lock, permits, a leadership, an item or a place. These guards dereference to `Hold`,
+/// so its methods are theirs: [`LockGuard`](crate::LockGuard),
 /// [`ReentrantGuard`](crate::ReentrantGuard), [`ReadGuard`](crate::ReadGuard),
 /// [`WriteGuard`](crate::WriteGuard), [`Permit`](crate::Permit), [`Leadership`](crate::Leadership),
 /// [`LeasedItem`](crate::queue::LeasedItem), [`Entered`](crate::barrier::Entered),
-/// [`Participant`](crate::commit::Participant), and of [`MultiGuard`](crate::MultiGuard), which holds as long
-/// as it holds all of its locks. A [`Membership`](crate::group::Membership) is none: it survives the loss of its
-/// node. A function that must stop when a hold of any kind is lost takes a `&Hold`:
+/// [`Participant`](crate::commit::Participant), and [`MultiGuard`](crate::MultiGuard), which holds
+/// as long as it holds all of its locks. A [`Membership`](crate::group::Membership) does not: it
+/// survives the loss of its node. A function that must stop when a hold of any kind is lost takes a
+/// `&Hold`:
 ///
 /// ```no_run
-/// use zklock::{Client, DistributedLock, DistributedSemaphore, Hold};
+/// use zklock::{Client, DistributedLock, Hold};
 ///
 /// fn work(hold: &Hold) {
 ///     while hold.is_held() {
@@ -51,7 +52,6 @@ const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on th
 ///
 /// let zk = Client::connect("localhost")?;
 /// work(&*DistributedLock::new(&zk, "/locks", "nightly").lock()?);
-/// work(&*DistributedSemaphore::new(&zk, "/semaphores", "downloads", 10).acquire()?);
 /// # Ok::<(), zklock::Error>(())
 /// ```
 // Dropping it hands the node to the next thread that shares it, or releases it.
@@ -202,14 +202,13 @@ impl Hold {
 
     /// Returns how long it is certain to be held without another reply of the ensemble.
     ///
-    /// While the client is connected, replies extend this time again and again. In an outage it
-    /// runs down to zero, and then the loss is reported. The crate's documentation says, under
-    /// "Heartbeat and lease", how much of the [session timeout](crate::Client::session_timeout) is
-    /// left at the beginning of an outage. Zero also after a loss, and always on a program's own
-    /// ZooKeeper handle, whose lease is not known. Sends no request.
+    /// Replies extend this time while the client is connected. In an outage it runs down to zero,
+    /// and then the loss is reported: see [the lease](crate#heartbeat-and-lease). Zero also after a
+    /// loss, and always on a program's own ZooKeeper handle, whose lease is not known. Sends no
+    /// request.
     ///
-    /// Compare it with the time that a step takes before you begin the step. It is a duration
-    /// rather than an instant because it keeps running while the machine sleeps.
+    /// Compare it with the time that a step takes before you begin the step. It runs down while
+    /// the machine sleeps, too.
     pub fn lease_left(&self) -> Duration {
         let left = |hold: &Hold| match hold.held_node.is_held() {
             true => hold.held_node.session.trusted().unwrap_or_default(),
@@ -261,7 +260,7 @@ impl Hold {
 
     /// Asks the ensemble, through its leader, whether it is held, in one round trip.
     ///
-    /// While the connection is lost it waits for the outcome: at most until the session is resumed
+    /// While the connection is lost it waits for the outcome, at most until the session is resumed
     /// or lost.
     ///
     /// # Errors
@@ -273,8 +272,7 @@ impl Hold {
         self.ensure_held_within(Wait::FOREVER)
     }
 
-    /// Asks the ensemble whether it is held, waiting at most `wait` for the answer: see
-    /// [`ensure_held`](Self::ensure_held).
+    /// Asks the ensemble whether it is held, waiting at most `wait` for the answer.
     ///
     /// # Errors
     ///
@@ -349,16 +347,15 @@ impl Hold {
 
     /// Calls `callback`, once, when it is lost; at once if it is already.
     ///
-    /// Every loss before the release is reported, even if the guard is dropped right afterwards; a
-    /// loss after the release never is. It does not matter what finds the loss first: a call of
-    /// [`lost`](Self::lost) or the drop of the guard reports it, too.
+    /// Every loss before the release is reported, whichever call finds it first, even if the guard
+    /// is dropped right afterwards; a loss after the release never is.
     ///
     /// The callback runs on a thread of this library and may call the library and block; other
-    /// callbacks get other threads. A panic in it is caught and logged, and affects nothing else. If
-    /// the system has no thread for it, it waits for the next change of the session, or the next
-    /// call. Releasing waits up to half a second for callbacks
-    /// that are due or running, except for the one that releases. What a callback owns is dropped
-    /// when it has run, or after the release.
+    /// callbacks get other threads. A panic in it is caught and logged, and affects nothing else.
+    /// If the system has no thread for it, it waits for the next change of the session, or the next
+    /// call. Releasing waits up to half a second for callbacks that are due or running, except for
+    /// the one that releases. What a callback owns is dropped when it has run, or after the
+    /// release.
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         let Some(joint) = &self.joint else { return self.tell_if_lost(Box::new(callback)) };
         let first = first_call(callback);
@@ -386,7 +383,7 @@ impl Hold {
 
     /// Returns whether a client has requested the release.
     ///
-    /// Such requests are zklock's `request_release`, Curator's `__REVOKE__`, and the `unlock` of
+    /// Requests are zklock's `request_release`, Curator's `__REVOKE__`, and the `unlock` of
     /// ZooKeeper's "Recipes and Solutions", written to the contender's node. Dropping the guard
     /// consents; doing nothing is allowed. This call asks no server: the holder's node is watched
     /// anyway. A request goes unnoticed if an ACL forbids the holder to read its own node.
@@ -394,8 +391,9 @@ impl Hold {
         self.each().any(|hold| hold.held_node.watchdog.state.lock().requested)
     }
 
-    /// Calls `callback`, once, when a client requests the release; at once if one has already. The
-    /// callback never begins after the release. It runs, and may panic, like that of
+    /// Calls `callback`, once, when a client requests the release; at once if one has already.
+    ///
+    /// The callback never begins after the release. It runs, and may panic, like that of
     /// [`on_lost`](Self::on_lost).
     pub fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
         let Some(joint) = &self.joint else { return self.tell_if_requested(Box::new(callback)) };

@@ -11,8 +11,9 @@ use crate::session::cancel::Cancel;
 use crate::session::notify::{Signals, Waiter};
 use crate::session::wait_limit::Wait;
 
-/// A handle with which any thread can wait until a lock is lost or released: see
-/// [`Hold::lost`](crate::Hold::lost).
+/// A handle with which any thread can wait until a lock is lost or released.
+///
+/// [`Hold::lost`](crate::Hold::lost) returns it.
 #[derive(Clone)]
 pub struct Lost {
     /// One hold, or several, of which the first loss counts.
@@ -36,7 +37,7 @@ impl Lost {
         Lost { holds, release: Some(Arc::clone(release)) }
     }
 
-    /// Blocks until the hold ends: `Ok` if it was released, and otherwise why it was lost.
+    /// Blocks until the hold ends: `Ok` if it was released, and otherwise the reason of the loss.
     pub fn wait(&self) -> Result<(), LossReason> {
         loop {
             if let Some(end) = self.wait_within(Wait::FOREVER) {
@@ -45,8 +46,9 @@ impl Lost {
         }
     }
 
-    /// Blocks until the hold ends, at most `wait`, and returns how, as [`wait`](Lost::wait) does; `None` if
-    /// the time was over or the wait was cancelled first.
+    /// Blocks until the hold ends, at most `wait`, and returns how, as [`wait`](Lost::wait) does.
+    ///
+    /// `None` if the time was over or the wait was cancelled first.
     pub fn wait_within(&self, wait: impl Into<Wait>) -> Option<Result<(), LossReason>> {
         let wait = wait.into();
         match &self.release {
@@ -55,7 +57,7 @@ impl Lost {
         }
     }
 
-    /// Why the lock was lost, if it was; of several locks, the first that was.
+    /// Returns why the lock was lost, if it was; of several locks, the first that was.
     pub fn reason(&self) -> Option<LossReason> {
         match &self.release {
             None => self.holds.iter().find_map(LostHold::reason),
@@ -187,7 +189,8 @@ impl JointRelease {
 }
 
 impl From<Lost> for Cancel {
-    /// A token that is tripped when the lock is lost: it ends the calls that its holder waits in.
+    /// Returns a token that is tripped when the lock is lost, to end calls in which its holder
+    /// waits.
     ///
     /// A release does not trip it.
     fn from(lost: Lost) -> Cancel {

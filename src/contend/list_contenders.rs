@@ -32,20 +32,21 @@ pub struct Contender {
     pub weight: u32,
     /// How many permits its semaphore has, by its node's name; 1 for any other lock.
     pub permits: u32,
-    /// What it says about itself: by default host, process, program and thread. Empty if an ACL hides
-    /// it, and while a request to release the lock stands in its place: a holder writes its data
-    /// back as soon as it has noted the request.
+    /// What it says about itself: by default host, process, program and thread.
+    ///
+    /// Empty if an ACL hides it, and while a request to release the lock stands in its place: a
+    /// holder writes its data back as soon as it has noted the request.
     pub data: Vec<u8>,
-    /// The host that it runs on, if its data are the default.
+    /// The host that it runs on, if its data are the default; so for the next three.
     pub host: Option<String>,
-    /// The id of its process on that host, if its data are the default.
+    /// The id of its process on that host.
     pub process: Option<u32>,
-    /// The name of its program's file, if its data are the default.
+    /// The name of its program's file.
     pub program: Option<String>,
-    /// The name of its thread, if its data are the default.
+    /// The name of its thread.
     pub thread: Option<String>,
     /// The id of the session it belongs to; `None` if the node belongs to no session, so that no
-    /// session's end deletes it, or an ACL hides that, and then [`since`](Contender::since), too.
+    /// session's end deletes it, or if an ACL hides that, and with it [`since`](Contender::since).
     pub session: Option<SessionId>,
     /// When its node was created, by the ensemble's clock; `None` if an ACL hides that. Since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.
@@ -112,13 +113,14 @@ impl Contender {
         }
     }
 
-    /// How long ago its node was created; `None` if an ACL hides that. As exact as this machine's
-    /// and the ensemble's clocks agree, and never negative.
+    /// Returns how long ago its node was created; `None` if an ACL hides that.
+    ///
+    /// As exact as this machine's and the ensemble's clocks agree, and never negative.
     pub fn age(&self) -> Option<Duration> {
         self.since.map(|since| since.elapsed().unwrap_or_default())
     }
 
-    /// The first line of the data as text, with what is not UTF-8 replaced.
+    /// Returns the first line of the data as text; what is not UTF-8 is replaced.
     pub fn label(&self) -> String {
         let first = self.data.split(|byte| *byte == b'\n').next().unwrap_or_default();
         String::from_utf8_lossy(first).into_owned()

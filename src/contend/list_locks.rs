@@ -21,7 +21,7 @@ const STEP: usize = 1_000;
 /// ZooKeeper's own nodes are below this one.
 const OF_ZOOKEEPER: &str = "/zookeeper";
 
-/// The locks below a path, and what could not be looked at: see [`Client::locks`].
+/// The locks below a path, and the nodes that could not be looked at: see [`Client::locks`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockList {
@@ -29,7 +29,7 @@ pub struct LockList {
     pub base: String,
     /// The locks that clients hold or wait for, sorted by path.
     pub locks: Vec<ListedLock>,
-    /// The paths of the nodes that may have more locks below them, in their order, and why.
+    /// The paths of nodes below which more locks may be, and why, in their order.
     pub unlisted: Vec<(String, UnlistedReason)>,
     /// How many requests the list took.
     pub requests: usize,
@@ -62,12 +62,11 @@ pub enum UnlistedReason {
     /// The list of the node's children is larger than the client
     /// [accepts](crate::ClientBuilder::max_reply).
     TooLarge,
-    /// So many of the node's children were not looked at, because there are more than 20,000 nodes
-    /// to look at.
+    /// So many of the node's children were not looked at, because there are more than 20,000 nodes.
     TooMany(usize),
 }
 
-/// What kind of lock the contenders of a path use, as their nodes' names say.
+/// The kind of lock that the contenders of a path use, by the names of their nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockKind {
@@ -87,8 +86,9 @@ pub enum LockKind {
 }
 
 impl LockKind {
-    /// What kind of lock these contenders use, which are all those of one path, in the order in
-    /// which [`contenders`](crate::LockNode::contenders) lists them; `None` without any.
+    /// Returns the kind of lock that these contenders use; `None` without any.
+    ///
+    /// They are all those of one path, in the order of [`contenders`](crate::LockNode::contenders).
     pub fn of(contenders: &[Contender]) -> Option<LockKind> {
         let first = contenders.first()?;
         let taken = contenders.iter().filter(|one| one.holds).map(|one| one.weight);
@@ -99,35 +99,34 @@ impl LockKind {
 const LIST: Purpose = Purpose::to_read("list the locks", "READ on the base path");
 
 impl Client {
-    /// Lists the locks at `base` and below it, at any depth, that clients hold or wait for; `None` if
-    /// the node does not exist.
+    /// Lists the locks at `base` and below it, at any depth, that clients hold or wait for; `None`
+    /// if the node does not exist.
     ///
-    /// For people and logs: the list may be out of date when it is returned. It comes from this
-    /// client's server, which may lag behind the others. Locks without contenders are left out. What
-    /// an ACL hides, and what is too much, is [named](LockList::unlisted).
+    /// For people and logs: the list may be out of date when it is returned, and this client's
+    /// server may lag behind the others. Locks without contenders are left out. Nodes that an ACL
+    /// hides, or that are too many, are [named](LockList::unlisted).
     ///
     /// Takes one request for each node that is neither a contender nor an item of a queue, and one
-    /// for each lock; many of them share a round trip. At most 20,000 nodes are looked at, those with
-    /// few siblings first. ZooKeeper's own nodes, below `/zookeeper`, are not.
+    /// for each lock; many of them share a round trip. At most 20,000 nodes are looked at, those
+    /// with few siblings first. ZooKeeper's own nodes, below `/zookeeper`, are not.
     ///
     /// # Errors
     ///
     /// [`InvalidName`](crate::ErrorKind::InvalidName) for a path that ZooKeeper does not allow;
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on `base`;
-    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
-    /// [end every wait](crate::guide#what-ends-every-wait).
+    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the [connect
+    /// timeout](crate::ClientBuilder::connect_timeout); otherwise errors that [end every
+    /// wait](crate::guide#what-ends-every-wait).
     pub fn locks(&self, base: impl AsRef<str>) -> Result<Option<LockList>> {
         list_locks(self, base.as_ref(), HashMap::new())
     }
 }
 
 impl LockList {
-    /// Lists the locks again, with fewer requests: a first contender that was in this list is not
-    /// read again. `None` if the base no longer exists.
+    /// Lists the locks again, with fewer requests; `None` if the base no longer exists.
     ///
-    /// Most contenders never change what they say about themselves. One that does is shown with what
-    /// it said first.
+    /// A first contender that was in this list is not read again. One that has changed its data
+    /// since is shown with what it said first; most never do.
     ///
     /// # Errors
     ///

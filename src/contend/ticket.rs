@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use uuid::Uuid;
 
-/// The kind of lock that a contender holds or waits for, as its node's name says.
+/// The kind of lock that a contender holds or waits for, by its node's name.
 ///
-/// Other clients' names are recognised too, so that one lock path can be shared with them.
-/// A name counts only with a sequence number at its end.
+/// Other clients' names are recognised too, so that one lock path can be shared with them. A name
+/// counts only with a sequence number at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ContenderKind {
@@ -26,15 +26,15 @@ pub enum ContenderKind {
     Permits,
 }
 
-/// The naming style of contenders' nodes, which decides which clients in other languages respect
-/// the lock.
+/// How contenders' nodes are named, which decides which clients in other languages respect the
+/// lock.
 ///
 /// Nodes in every known style are recognised, whichever is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NodeNaming {
-    /// Names like Curator's: `_c_<uuid>-lock-`, `_c_<uuid>-__READ__` and `_c_<uuid>-__WRIT__`, with the sequence number
-    /// behind.
+    /// Names like Curator's: `_c_<uuid>-lock-`, `_c_<uuid>-__READ__` and `_c_<uuid>-__WRIT__`, then
+    /// the sequence number.
     ///
     /// For sharing with Curator's `InterProcessMutex` and `InterProcessReadWriteLock`,
     /// go-zookeeper, zookeeper-client's `new_curator` locks, and kazoo if its locks are made with
@@ -42,11 +42,11 @@ pub enum NodeNaming {
     /// `["__WRIT__", "__READ__"]` for `WriteLock`.
     #[default]
     Curator,
-    /// Names like kazoo's: `<32 hex digits>__lock__`, and `<32 hex digits>__rlock__` for readers, with the sequence
-    /// number behind.
+    /// Names like kazoo's: `<32 hex digits>__lock__`, and `<32 hex digits>__rlock__` for readers,
+    /// then the sequence number.
     ///
     /// For sharing with kazoo as shipped, and go-zookeeper; not with Curator. The lock path is a
-    /// plain persistent node, as kazoo expects that it stays once it has seen it.
+    /// plain persistent node, because kazoo expects that it stays once it has seen it.
     Kazoo,
 }
 

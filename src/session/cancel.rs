@@ -10,11 +10,11 @@ use super::wait_limit::Wait;
 use crate::logging;
 use crate::rt::{self, AtomicBool, Mutex};
 
-/// Lets any thread end a wait, such as that of [`lock_within`](crate::DistributedLock::lock_within).
+/// Lets any thread end a wait, such as that of
+/// [`lock_within`](crate::DistributedLock::lock_within).
 ///
 /// Clones share one state. A tripped token stays tripped: every call that waits on it, now or
-/// later, ends with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Calls that do not use it
-/// are not affected.
+/// later, ends with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
 #[derive(Clone, Default)]
 pub struct Cancel {
     state: Arc<CancelState>,
@@ -30,16 +30,16 @@ pub(crate) struct CancelState {
 }
 
 impl Cancel {
-    /// A token that has not been tripped.
+    /// Returns a token that has not been tripped.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// A token that is tripped as soon as one of these is, and can also be tripped alone.
+    /// Returns a token that is tripped as soon as one of these is, and can also be tripped alone.
     ///
     /// For calls that several things may end, such as the end of the program and the loss of a lock
-    /// (a token comes [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), too); and, of one
-    /// token, for a part of what that one stops as a whole.
+    /// (a token comes [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), too). Of
+    /// one token, it is for a part of what that token stops as a whole.
     ///
     /// ```
     /// use zklock::Cancel;
@@ -76,7 +76,7 @@ impl Cancel {
         self.state.trip();
     }
 
-    /// Whether the token was tripped.
+    /// Returns whether the token was tripped.
     pub fn is_cancelled(&self) -> bool {
         if self.state.tripped.load(Ordering::SeqCst) {
             return true;
@@ -85,18 +85,8 @@ impl Cancel {
         self.state.parents.lock().iter().any(|(parent, _)| parent.is_cancelled())
     }
 
-    /// Blocks until the token is tripped, at most `wait`, and returns whether it is: a pause that can be
-    /// interrupted.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// let stop = zklock::Cancel::new(); // tripped by the thread that handles signals
-    /// while !stop.wait_within(Duration::from_millis(10)) {
-    ///     // one more round
-    ///     # stop.cancel();
-    /// }
-    /// ```
+    /// Blocks until the token is tripped, at most `wait`, and returns whether it is: a pause that
+    /// can be interrupted.
     pub fn wait_within(&self, wait: impl Into<Wait>) -> bool {
         let (wait, waiter) = (wait.into(), Waiter::new());
         let _tripped = self.subscribe(waiter.bell());
@@ -109,14 +99,13 @@ impl Cancel {
         }
     }
 
-    /// Calls `callback`, once, when the token is tripped, and at once if it was: on a thread of this library's,
-    /// until the returned subscription is dropped.
+    /// Calls `callback`, once, when the token is tripped, and at once if it was, until the returned
+    /// subscription is dropped.
     ///
-    /// The callback may block and call the library. A panic in it is caught and logged. A callback for the loss
-    /// of a lock that can be taken back is one of a token that comes
-    /// [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost).
-    ///
-    /// If the system has no thread for it, it is not called, and the log says so.
+    /// It runs on a thread of this library, and may block and call the library. A panic in it is
+    /// caught and logged. If the system has no thread for it, it is not called, and the log says
+    /// so. With a token that comes [from](Cancel#impl-From<Lost>-for-Cancel) a
+    /// [`Lost`](crate::Lost), it is a callback for the loss of a lock that can be taken back.
     pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) -> Subscription {
         let callback = Arc::new(Mutex::new(Some(callback)));
         let due = Arc::clone(&callback);

@@ -27,20 +27,13 @@ use crate::session_id::SessionId;
 /// A client of a ZooKeeper ensemble.
 ///
 /// It keeps one session alive over lost connections, server restarts and leader elections. After
-/// the session is lost, the next call opens a new one. Clones are cheap and share everything; so do
-/// locks and guards made from the client. Dropping the last of them all closes the session, within
-/// a second.
+/// the session is lost, the next call opens a new one. Clones are cheap and share everything, as do
+/// locks and guards made from the client. Dropping the last of them closes the session, within a
+/// second.
 ///
-/// A forked child process cannot use the client: calls fail there with
-/// [`Closed`](ErrorKind::Closed), no guard is held, and dropping clients and guards does nothing,
-/// so the parent keeps its session and its locks. Connect another client in the child.
-///
-/// ```no_run
-/// use zklock::Client;
-///
-/// let zk = Client::connect("zk1:2181,zk2:2181,zk3:2181/app")?;
-/// # Ok::<(), zklock::Error>(())
-/// ```
+/// A forked child process has to connect its own client. Calls of its parent's client fail there
+/// with [`Closed`](ErrorKind::Closed), no guard is held, and drops do nothing, so the parent keeps
+/// its session and locks.
 #[derive(Clone)]
 pub struct Client {
     owner: Arc<Owner>,
@@ -52,24 +45,24 @@ struct Owner {
 }
 
 impl Client {
-    /// Connects with the default settings: see [`ClientBuilder`].
+    /// Connects with the default settings of [`ClientBuilder`].
     ///
-    /// The connect string is a comma-separated list of `host:port`, tried in random order. The port
-    /// defaults to 2181; an IPv6 address is written in brackets; a path after the last host is the
-    /// chroot, under which all of this client's paths lie, and which is created with the first lock
-    /// if it does not exist. A host whose name cannot be resolved only causes a warning in the log
-    /// as long as another host can be reached.
+    /// The connect string is a comma-separated list of `host:port`, tried in random order, such as
+    /// `zk1:2181,zk2:2181,zk3:2181/app`. The port defaults to 2181; an IPv6 address is written in
+    /// brackets; a path after the last host is the chroot, under which all of this client's paths
+    /// lie, and which is created with the first lock if it does not exist. A host whose name cannot
+    /// be resolved only causes a warning in the log as long as another host can be reached.
     ///
     /// # Errors
     ///
-    /// [`InvalidName`](ErrorKind::InvalidName) names the part of the connect string that is
-    /// malformed; [`Connect`](ErrorKind::Connect) says what went wrong with each server when the
-    /// connect timeout is over.
+    /// [`InvalidName`](ErrorKind::InvalidName) names the malformed part of the connect string;
+    /// [`Connect`](ErrorKind::Connect) says what went wrong with each server when the connect
+    /// timeout is over.
     pub fn connect(hosts: &str) -> Result<Client> {
         Client::builder(hosts).connect()
     }
 
-    /// Returns a builder for a client of these hosts; see [`Client::connect`] for their form.
+    /// Returns a builder for a client of these hosts, written as for [`Client::connect`].
     pub fn builder(hosts: &str) -> ClientBuilder {
         ClientBuilder {
             hosts: hosts.to_owned(),
@@ -89,22 +82,14 @@ impl Client {
     }
 
     /// Calls `callback` after each change of [`state`](Client::state), until the returned
-    /// subscription is dropped, or the client is closed.
+    /// subscription is dropped or the client is closed.
     ///
-    /// The callback runs on its own thread and may call this library, including calls that block.
-    /// It gets all changes in order, one at a time. After a panic, which is caught and logged, it is
-    /// called with the next change as before.
+    /// The callback runs on its own thread and may block and call this library. It gets all changes
+    /// in order, one at a time. A panic in it is caught and logged, and the next change calls it as
+    /// before.
     ///
-    /// A callback that owns a clone of its client keeps the client, and so the session, open until
-    /// [`close`](Client::close), or the end of the subscription.
-    ///
-    /// ```no_run
-    /// use zklock::Client;
-    ///
-    /// let zk = Client::connect("zk1:2181,zk2:2181")?;
-    /// zk.on_state_change(|state| println!("the session is {state}")).detach(); // until the end
-    /// # Ok::<(), zklock::Error>(())
-    /// ```
+    /// A callback that owns a clone of its client keeps the session open until
+    /// [`close`](Client::close) or the end of the subscription.
     pub fn on_state_change(
         &self,
         callback: impl FnMut(SessionState) + Send + 'static,
@@ -121,15 +106,14 @@ impl Client {
 
     /// Blocks until a server serves the session, at most `wait`; opens a session if there is none.
     ///
-    /// For programs that have to know whether ZooKeeper is there before they begin, or after an outage.
     /// Other calls wait for the connection by themselves.
     ///
     /// # Errors
     ///
-    /// [`Connect`](ErrorKind::Connect) when the time is over, which says why no server could be reached;
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; [`Closed`](ErrorKind::Closed);
-    /// [`AuthFailed`](ErrorKind::AuthFailed); [`System`](ErrorKind::System) when this process is out of
-    /// threads or sockets.
+    /// [`Connect`](ErrorKind::Connect) when the time is over, saying why no server could be
+    /// reached; [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled;
+    /// [`Closed`](ErrorKind::Closed); [`AuthFailed`](ErrorKind::AuthFailed);
+    /// [`System`](ErrorKind::System) when this process is out of threads or sockets.
     pub fn wait_connected(&self, wait: impl Into<Wait>) -> Result<()> {
         let begun = rt::now();
         let (core, wait, waiter) = (&self.owner.core, wait.into(), Waiter::new());
@@ -153,23 +137,26 @@ impl Client {
         }
     }
 
-    /// Ends the session: the server releases the locks held in it, their guards report the loss,
-    /// and waiting calls fail with [`Closed`](ErrorKind::Closed). Waits at most a second for the
-    /// server to confirm it. Closing twice does nothing.
+    /// Ends the session, waiting at most a second for the server to confirm it.
+    ///
+    /// The server releases the locks held in the session, their guards report the loss, and waiting
+    /// calls fail with [`Closed`](ErrorKind::Closed). Closing twice does nothing.
     pub fn close(&self) {
         self.owner.core.close();
     }
 
-    /// Looks for a server among these hosts from now on, as a connect string names them: for ensembles whose
-    /// servers are replaced while programs run.
+    /// Sets the hosts among which the client looks for a server from now on.
     ///
-    /// The connection that the client has stays until it ends, even if its server is not among them; a server
-    /// that is taken away ends it. A chroot may be left out, and otherwise has to be the client's.
+    /// For ensembles whose servers are replaced while programs run. The present connection stays
+    /// until it ends, even if its server is not in the new list; it ends when that server is shut
+    /// down. The list is written as in a connect string; its chroot may be left out, and otherwise
+    /// has to be the client's.
     ///
     /// # Errors
     ///
-    /// [`InvalidName`](ErrorKind::InvalidName) names the part of the text that is malformed, or another chroot;
-    /// [`Unsupported`](ErrorKind::Unsupported) for a client of a program's own handle. Then nothing changes.
+    /// [`InvalidName`](ErrorKind::InvalidName) names the malformed part of the text, or another
+    /// chroot; [`Unsupported`](ErrorKind::Unsupported) for a client of a program's own handle. Then
+    /// nothing changes.
     pub fn set_hosts(&self, hosts: &str) -> Result<()> {
         let core = &self.owner.core;
         core.check_process()?;
@@ -184,9 +171,7 @@ impl Client {
         core.ensemble.set_hosts(hosts)
     }
 
-    /// Returns the session timeout that the server granted: after this long without hearing from
-    /// the client, the server ends the session and passes its locks on. After a loss, it is that of
-    /// the lost session.
+    /// Returns the session timeout that the server granted; after a loss, that of the lost session.
     ///
     /// `None` if there was no session yet, after [`close`](Client::close), and for a client of a
     /// [handle](#impl-From<Arc<ZooKeeper>>-for-Client), which does not report its timeout.
@@ -195,26 +180,27 @@ impl Client {
         granted.filter(|timeout| !timeout.is_zero())
     }
 
-    /// Returns how long an outage surely loses no lock of this client, whatever the client was doing:
-    /// what a session's lease has left at least while its server answers at once.
+    /// Returns how long an outage surely loses no lock of this client, idle or busy.
     ///
-    /// An outage counts until a server serves the session again. The limit depends on the
-    /// [session timeout](Client::session_timeout) and on the
-    /// [servers' tick](ClientBuilder::tick_time). `None` whenever the session timeout is.
+    /// This is what a session's lease has left at least while its server answers at once. An outage
+    /// counts until a server serves the session again. `None` whenever the [session
+    /// timeout](Client::session_timeout) is.
     pub fn outage_limit(&self) -> Option<Duration> {
         let info = self.owner.core.slot.lock().session.as_ref().map(|one| one.info())?;
         (!info.timeout.is_zero()).then_some(info.outage_limit)
     }
 
-    /// Returns the longest tick (`tickTime`) of the servers, as the client reckons with it: the one that
-    /// [is stated](ClientBuilder::tick_time), or the default, or a longer one that a server's grant has
-    /// shown. `None` whenever the session timeout is.
+    /// Returns the servers' longest tick that the client assumes: the
+    /// [stated](ClientBuilder::tick_time) one, the default, or a longer one that a server's grant
+    /// has shown.
+    ///
+    /// `None` whenever the [session timeout](Client::session_timeout) is.
     pub fn tick_time(&self) -> Option<Duration> {
         let info = self.owner.core.slot.lock().session.as_ref().map(|one| one.info())?;
         (!info.timeout.is_zero()).then_some(info.tick)
     }
 
-    /// Returns the session's id; `None` when there is no session.
+    /// Returns the session's id, or `None` if there is no session.
     pub fn session_id(&self) -> Option<SessionId> {
         let slot = self.owner.core.slot.lock();
         slot.session
@@ -224,8 +210,7 @@ impl Client {
             .and_then(|session| known(session.id()))
     }
 
-    /// Returns how many watches, threads and pending deletions there are at the moment, for finding
-    /// leaks.
+    /// Returns how many watches, threads and pending deletions there are now, to find leaks.
     pub fn stats(&self) -> ClientStats {
         let core = &self.owner.core;
         let session = core.slot.lock().session.clone();
@@ -262,18 +247,18 @@ impl Client {
     }
 }
 
-/// What a [`Client`] is using: see [`Client::stats`].
+/// The resources that a [`Client`] uses: see [`Client::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// Entries in the table of watches: one for each node that is held or kept, one for each node
-    /// that a waiting call watches, and one for each shared or kept node whose holder
-    /// watches for other contenders.
+    /// Entries in the table of watches: one for each node that is held or kept, for each node that
+    /// a waiting call watches, and for each shared or kept node whose holder watches for other
+    /// contenders.
     pub watches: usize,
-    /// Nodes that the server watches for this client's session, as far as the client knows; `None`
-    /// on a program's handle, where that is unknown. Up to 64 of them may be left over from waits that have ended: watches are
-    /// removed in batches. Servers before 3.5 cannot remove them; there they stay until the node
-    /// changes or the connection ends.
+    /// Nodes that the server watches for this session, as far as the client knows; `None` on a
+    /// program's handle. Watches are removed in batches, so up to 64 may be left over from ended
+    /// waits. Servers before 3.5 cannot remove them: they stay until the node changes or the
+    /// connection ends.
     pub watches_at_server: Option<usize>,
     /// Nodes still to be deleted in the background.
     pub pending_deletes: usize,
@@ -330,48 +315,51 @@ pub struct ClientBuilder {
 
 impl ClientBuilder {
     /// Sets how long the ensemble keeps the session, and so its locks, without hearing from the
-    /// client. Default 10 seconds; between a millisecond and 24 days. The server may grant less or
-    /// more (by default between 2 and 20 of its ticks, see [`Client::session_timeout`]). If it
-    /// grants more than was requested, the client trusts its session for at most 40 seconds, or for
-    /// the requested timeout if that is longer.
+    /// client.
     ///
-    /// With a shorter timeout, a dead holder's lock passes on sooner; with a longer one, the locks
-    /// survive longer outages, as [`Client::outage_limit`] tells, and none of more than the timeout
-    /// itself. It should be at least ten times the round trip to a server, and within the limits of
-    /// every server of the ensemble (`minSessionTimeout`, `maxSessionTimeout`): the client then asks
-    /// each server for the same, and is granted the same.
+    /// Default 10 seconds; between a millisecond and 24 days. The server may grant less or more (by
+    /// default between 2 and 20 of its ticks, see [`Client::session_timeout`]). If it grants more,
+    /// the client trusts its session for at most 40 seconds, or for the requested timeout if that
+    /// is longer.
+    ///
+    /// With a shorter timeout, a dead holder's lock passes on sooner; with a longer one, locks
+    /// survive longer [outages](Client::outage_limit), but none longer than the timeout. It should
+    /// be at least ten times the round trip to a server, and within the limits of every server
+    /// (`minSessionTimeout`, `maxSessionTimeout`), so that all grant the same.
     pub fn session_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.session_timeout = timeout;
         self
     }
 
-    /// States the servers' `tickTime`; of several, the longest. Locks then survive longer outages: with
-    /// a session timeout of 10 s and ticks of 2 s, 5.5 s instead of 4.3 s.
+    /// States the servers' `tickTime`, the longest if they differ, so that locks survive longer
+    /// outages.
     ///
-    /// The ensemble learns only within a tick or one and a half that a client is alive, so the client
-    /// cannot count on what it has sent since. Default 3 seconds, ZooKeeper's own default, or half of
-    /// the granted session timeout if that is less. If a server grants another session timeout than was
-    /// asked for, that may show that its ticks are longer; the client then reckons with the longer ones,
+    /// With a session timeout of 10 s and ticks of 2 s, they survive 5.5 s instead of 4.3 s.
+    /// Default 3 seconds, as in ZooKeeper, or half of the granted session timeout if that is less.
+    /// If a server's grant shows that its ticks may be longer, the client assumes the longer ones,
     /// and logs one warning.
     ///
-    /// **If a server's tick is longer than what is stated here**, two clients may hold a lock at once:
-    /// see `docs/lease.md` in the repository. If it is so long that no heartbeat could renew the session in
-    /// time, opening a session fails with [`InvalidArgument`](ErrorKind::InvalidArgument).
+    /// **If a server's tick is longer than stated here**, two clients may hold a lock at once: see
+    /// `docs/lease.md` in the repository. If it is so long that no heartbeat could renew the
+    /// session in time, opening a session fails with
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument).
     pub fn tick_time(mut self, tick: Duration) -> ClientBuilder {
         self.tick_time = Some(tick);
         self
     }
 
-    /// Sets how long [`connect`](ClientBuilder::connect) tries to reach a server before it gives
-    /// up. Default 15 seconds. The same limit applies to later calls that neither wait for others
-    /// nor have a time limit of their own, such as `try_lock` and `contenders`. A call that waits
-    /// without a limit, such as [`lock`](crate::DistributedLock::lock), goes on trying.
+    /// Sets how long [`connect`](ClientBuilder::connect) tries to reach a server.
+    ///
+    /// Default 15 seconds. The limit also applies to later calls that neither wait for others nor
+    /// have a time limit, such as `try_lock` and `contenders`. A call that waits without a limit,
+    /// such as [`lock`](crate::DistributedLock::lock), keeps trying.
     pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.connect_timeout = timeout;
         self
     }
 
     /// Adds credentials to present on every connection, such as `"digest"` and `b"user:password"`.
+    ///
     /// Default none; may be called several times. They never appear in `Debug` or logs.
     pub fn auth(
         mut self,
@@ -382,62 +370,64 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects to all servers by TLS, as `tls` says. Default: in plain text.
+    /// Connects to all servers by TLS, with these settings. Default: plain text.
     ///
     /// # Errors of the connection
     ///
-    /// [`connect`](ClientBuilder::connect) fails with [`InvalidArgument`](ErrorKind::InvalidArgument) if a file
-    /// cannot be used, and with [`AuthFailed`](ErrorKind::AuthFailed) as soon as every server was found to have a
-    /// certificate that the client does not trust, or does not trust the client's; if some servers do not
-    /// answer, after half of the [connect timeout](ClientBuilder::connect_timeout). A session that is open goes
-    /// on trying until it ends: meanwhile, the certificates may be replaced.
+    /// [`connect`](ClientBuilder::connect) fails with
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if a file cannot be used. It fails with
+    /// [`AuthFailed`](ErrorKind::AuthFailed) as soon as every server was found to have a
+    /// certificate that the client does not trust, or not to trust the client's; if some servers do
+    /// not answer, after half of the [connect timeout](ClientBuilder::connect_timeout). An open
+    /// session keeps trying until it ends: meanwhile, the certificates may be replaced.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> ClientBuilder {
         self.access.tls = Some(tls);
         self
     }
 
-    /// Authenticates on every connection by SASL. Default: not.
+    /// Authenticates on every connection by SASL. Default: no SASL.
     ///
-    /// Nodes with an ACL of the scheme [`sasl`](crate::Acl::sasl) are then open to this client. If all servers
-    /// reject it, [`connect`](ClientBuilder::connect) fails with [`AuthFailed`](ErrorKind::AuthFailed) at once;
-    /// if some do not answer, after half of the [connect timeout](ClientBuilder::connect_timeout).
+    /// Nodes with an ACL of the scheme [`sasl`](crate::Acl::sasl) are then open to this client. If
+    /// all servers reject it, [`connect`](ClientBuilder::connect) fails with
+    /// [`AuthFailed`](ErrorKind::AuthFailed) at once; if some do not answer, after half of the
+    /// [connect timeout](ClientBuilder::connect_timeout).
     #[cfg(feature = "sasl")]
     pub fn sasl(mut self, sasl: Sasl) -> ClientBuilder {
         self.access.sasl = Some(sasl);
         self
     }
 
-    /// Sets the largest reply, in bytes, that the client accepts; a larger one fails its call with
-    /// [`TooLarge`](ErrorKind::TooLarge). Default 64 MiB; between 64 KiB and 1 GiB.
+    /// Sets the largest reply that the client accepts, in bytes.
+    ///
+    /// A larger one fails its call with [`TooLarge`](ErrorKind::TooLarge). Default 64 MiB; between
+    /// 64 KiB and 1 GiB.
     pub fn max_reply(mut self, bytes: usize) -> ClientBuilder {
         self.max_reply = bytes;
         self
     }
 
-    /// Sets how many lost replies and sessions, and how long an outage, a call that acquires a lock
-    /// tolerates before it fails. Default: any.
+    /// Limits the lost replies, lost sessions and outages that a call that acquires a lock
+    /// tolerates. Default: no limit.
     pub fn retry(mut self, retry: Retry) -> ClientBuilder {
         self.retry = retry;
         self
     }
 
-    /// Calls `function` with each [`Event`]: sessions opened, suspended and lost, locks waited for,
-    /// acquired, released and lost. For metrics, alerts, and a log of the program's own.
+    /// Calls `function` with each [`Event`], for metrics, alerts, or a log of the program's own.
     ///
-    /// The calls come one at a time, in the order of the events, on a thread of this library's, so
-    /// the function may block and call the library; while it blocks, later events wait. After a
-    /// panic, which is caught and logged, it is called with the next event as before.
+    /// The calls come one at a time, in order, on a thread of this library, so the function may
+    /// block and call the library; while it blocks, later events wait. A panic in it is caught and
+    /// logged, and the next event calls it as before.
     ///
-    /// Not set by default. Each event is also a line of the [log](crate#logging); without the
-    /// function, and if no logger wants that line, it costs nothing.
+    /// Default: no function. Each event is also a line of the [log](crate#logging); without a
+    /// function and a logger that wants that line, it costs nothing.
     ///
     /// ```no_run
     /// use zklock::{Client, Event};
     ///
     /// let builder = Client::builder("zk1:2181,zk2:2181").on_event(|event| match event {
     ///     Event::Lost { lock, reason, .. } => eprintln!("ALERT: {lock} lost: {reason}"),
-    ///     Event::Acquired { lock, waited, .. } => println!("{lock} after {waited:?}"),
     ///     _ => {}
     /// });
     /// let zk = builder.connect()?;
@@ -450,11 +440,11 @@ impl ClientBuilder {
 
     /// Makes a client without connecting: the first call that needs a session opens it.
     ///
-    /// For services that may start before ZooKeeper does. Sends nothing and starts no thread.
+    /// For services that may start before ZooKeeper. Sends nothing and starts no thread.
     ///
     /// # Errors
     ///
-    /// [`InvalidName`](ErrorKind::InvalidName) for a connect string that cannot be one,
+    /// [`InvalidName`](ErrorKind::InvalidName) for a malformed connect string,
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for settings out of range.
     pub fn lazy(self) -> Result<Client> {
         let client = self.unconnected()?;
@@ -463,8 +453,7 @@ impl ClientBuilder {
         Ok(client)
     }
 
-    /// Opens a session as [`connect`](ClientBuilder::connect) does, waiting at most `wait`, and at
-    /// most the connect timeout.
+    /// Opens a session, waiting at most `wait` and at most the connect timeout.
     ///
     /// # Errors
     ///
@@ -495,8 +484,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// As [`Client::connect`]; [`AuthFailed`](ErrorKind::AuthFailed) when the server rejects
-    /// the credentials, [`InvalidArgument`](ErrorKind::InvalidArgument) for settings out of range,
+    /// As [`Client::connect`]; [`AuthFailed`](ErrorKind::AuthFailed) when the server rejects the
+    /// credentials, [`InvalidArgument`](ErrorKind::InvalidArgument) for settings out of range,
     /// [`System`](ErrorKind::System) when this process is out of threads or sockets.
     pub fn connect(self) -> Result<Client> {
         self.connect_within(Wait::FOREVER)

@@ -65,10 +65,12 @@ impl fmt::Debug for Signals {
     }
 }
 
-/// Has a callback called until this is dropped: see [`Client::on_state_change`](crate::Client::on_state_change)
-/// and [`Cancel::on_cancel`](crate::Cancel::on_cancel).
+/// Keeps a callback registered until it is dropped: see
+/// [`Client::on_state_change`](crate::Client::on_state_change) and
+/// [`Cancel::on_cancel`](crate::Cancel::on_cancel).
 ///
-/// The drop does not wait for a call that is under way. What the callback owns is dropped after its last call.
+/// The drop does not wait for a call that is under way. What the callback owns is dropped after its
+/// last call.
 #[must_use = "the subscription ends when this is dropped: keep it, or call `detach`"]
 pub struct Subscription(Option<Box<dyn FnOnce() + Send + Sync>>);
 
@@ -89,8 +91,8 @@ impl Subscription {
         })
     }
 
-    /// Lets the subscription last as long as what it is about: the client until it is closed or the last of its
-    /// clones is dropped, the token until it is tripped or the last of its clones is dropped.
+    /// Keeps the callback registered for as long as what it is about: until the client is closed,
+    /// the token is tripped, or the last clone of either is dropped.
     pub fn detach(mut self) {
         self.0 = None;
     }

@@ -12,20 +12,21 @@ use crate::error::Result;
 
 type Look<T> = Box<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 
-/// Reports a state whenever it changes: who holds a lock or leads, the members of a group, or the
-/// data of a node.
+/// Reports a state whenever it changes: the holders of a lock, the leader, the members of a group,
+/// or the data of a node.
 ///
 /// As an iterator it blocks until there is a change, and ends after an error, which is always one
 /// that [ends every wait](crate::guide#what-ends-every-wait). It has no thread: each call looks up
 /// what has happened since the one before, and of several changes only the last is seen.
 ///
-/// It keeps the client's session open, as a lock does. [`Client::close`] ends a call that waits, with
-/// [`Closed`](crate::ErrorKind::Closed): do that, or use a [`Cancel`](crate::Cancel), before you join
-/// a thread that observes.
+/// It keeps the client's session open, as a lock does. Before you join a thread that observes, end
+/// its wait by a [`Cancel`](crate::Cancel), or by [`Client::close`], which fails it with
+/// [`Closed`](crate::ErrorKind::Closed).
 ///
-/// The reported states never go back in time, though a server that lags behind the others reports
-/// changes late. Lost connections and sessions do not end it, and are no change: a program that must
-/// know of an outage calls [`next_within`](Changes::next_within) and asks [`is_current`](Changes::is_current).
+/// The reported states never go back in time, but a server that lags behind the others reports
+/// changes late. Lost connections and sessions do not end it, and are no change: a program that
+/// must know of an outage calls [`next_within`](Changes::next_within) and
+/// [`is_current`](Changes::is_current).
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -83,28 +84,28 @@ impl<T: Clone + Send + 'static> Changes<T> {
         }
     }
 
-    /// Waits for another state than at the last call, at most `wait`, and returns it; `None` if nothing has
-    /// changed in time.
+    /// Waits at most `wait` for a state other than at the last call, and returns it; `None` if
+    /// nothing has changed in time.
     ///
     /// The first call returns the state at once. A request that is under way may take up to 50 ms
     /// more.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise only what
-    /// [ends every wait](crate::guide#what-ends-every-wait): [`InvalidName`](crate::ErrorKind::InvalidName),
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise
+    /// [`InvalidName`](crate::ErrorKind::InvalidName),
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ,
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed), [`Closed`](crate::ErrorKind::Closed),
-    /// [`System`](crate::ErrorKind::System), [`Server`](crate::ErrorKind::Server).
+    /// [`System`](crate::ErrorKind::System) or [`Server`](crate::ErrorKind::Server).
     pub fn next_within(&mut self, wait: impl Into<Wait>) -> Result<Option<T>> {
         self.next_by(&wait.into(), true)
     }
 
     /// Returns the state, as far as the connected server knows.
     ///
-    /// Looks again if what the last call returned is not [current](Changes::is_current), at most for
-    /// the [connect timeout](crate::ClientBuilder::connect_timeout). In an outage it returns the state
-    /// that was seen last.
+    /// If what the last call returned is not [current](Changes::is_current), it looks again, at
+    /// most for the [connect timeout](crate::ClientBuilder::connect_timeout). In an outage it
+    /// returns the state that was seen last.
     ///
     /// # Errors
     ///
@@ -119,11 +120,12 @@ impl<T: Clone + Send + 'static> Changes<T> {
         self.told.as_ref().ok_or_else(|| self.purpose.unanswered(core, false, node))
     }
 
-    /// Whether what the last call returned still holds, as far as the connected server knows.
+    /// Returns whether what the last call returned still holds, as far as the connected server
+    /// knows.
     ///
-    /// False before the first call, in a forked child, after a change that the next call will return, and without a
-    /// connection: what was returned last may be out of date then. Sends no request; a broken
-    /// connection is noticed after a third of the session timeout at the latest.
+    /// False before the first call, in a forked child, after a change that the next call will
+    /// return, and without a connection. Sends no request; a broken connection is noticed after a
+    /// third of the session timeout at the latest.
     pub fn is_current(&self) -> bool {
         !self.client.core().is_elsewhere() && self.told.is_some() && self.watch_loop.is_current()
     }

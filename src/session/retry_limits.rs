@@ -2,29 +2,23 @@
 
 use std::time::Duration;
 
-/// How many lost replies and sessions, and how long an outage, a call that acquires a lock
-/// tolerates before it fails: see [`ClientBuilder::retry`](crate::ClientBuilder::retry). By
-/// default, any.
+/// Limits the lost replies, lost sessions and outages that a call that acquires a lock tolerates.
+/// Default: no limit.
 ///
-/// What a call does about each kind of fault:
+/// These faults a call handles by itself:
 ///
 /// | Fault | What the call does |
 /// |---|---|
 /// | no answer to a create | after a `sync`, it searches the children for its own node, and adopts it or creates a new one |
 /// | no answer to anything else | it repeats the request on the next connection |
-/// | no connection | it waits for one |
-/// | no server can be reached, no session can be opened | it retries |
-/// | the session is lost | it queues again, at the end, in a new session |
-/// | another client deleted the call's node | it queues again, at the end |
+/// | no connection, no server, no session | it waits and retries |
+/// | the session is lost, or another client deleted the call's node | it queues again, at the end; after a loss, in a new session |
 /// | the lock path, or a parent of it, does not exist | it creates what is missing |
-/// | no room, no permission, an ACL or data that the server does not accept, rejected credentials, a closed client | it fails |
 ///
-/// The first two and the loss of a session are *losses*; the time without a connection is an
-/// *outage*. Both can be limited here. The `try_` methods limit the time of a call as a whole, and
-/// a [`Cancel`](crate::Cancel) ends it. If a call ends without the lock, its nodes are deleted.
-///
-/// Guards are not affected: releasing and confirming a lock go on until the session is resumed or
-/// lost.
+/// Others [end the call](crate::guide#what-ends-every-wait). The first two and the loss of a
+/// session are *losses*; the time without a connection is an *outage*. Both can be limited here. A
+/// call that ends without the lock deletes its nodes. Guards are not affected: releasing and
+/// confirming a lock go on until the session is resumed or lost.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -43,17 +37,19 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Tolerates at most this many losses in one call: requests without an answer, and lost
-    /// sessions. The next loss fails the call with
-    /// [`Connect`](crate::ErrorKind::Connect) or
+    /// Limits how many requests without an answer and lost sessions one call tolerates.
+    ///
+    /// The next one fails the call with [`Connect`](crate::ErrorKind::Connect) or
     /// [`SessionLost`](crate::ErrorKind::SessionLost). With 0, nothing is retried.
     pub const fn losses(self, most: u32) -> Retry {
         Retry { losses: Some(most), ..self }
     }
 
-    /// Tolerates at most this long without a connection at a stretch, even if the session ends
-    /// meanwhile; zero tolerates no outage at all. After that, the call fails with
-    /// [`Connect`](crate::ErrorKind::Connect).
+    /// Limits how long one call tolerates being without a connection at a stretch, even if the
+    /// session ends meanwhile.
+    ///
+    /// After that, the call fails with [`Connect`](crate::ErrorKind::Connect). Zero tolerates no
+    /// outage at all.
     pub const fn outage(self, longest: Duration) -> Retry {
         Retry { outage: Some(longest), ..self }
     }

@@ -86,8 +86,8 @@ pub enum SessionState {
     /// The connection is lost, the session is not: locks are still held, and the client sends no
     /// requests until a server serves the session again, or the session is lost.
     Suspended,
-    /// The session is over: it expired, or its lease ran out by this machine's clock. All
-    /// locks that were held in it are lost. The next call opens a new session.
+    /// The session is over: it expired, or its lease ran out by this machine's clock. All locks
+    /// that were held in it are lost. The next call opens a new session.
     Lost,
     /// The client was closed.
     Closed,

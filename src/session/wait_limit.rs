@@ -23,8 +23,8 @@ pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
 /// How long a call waits: until an instant, until any thread trips a [`Cancel`], or until the first
 /// of both.
 ///
-/// Calls whose names end in `_within` take one, or anything that one is made from. When the time is
-/// over, they return what their documentation says; when the token is tripped, they fail with
+/// Calls whose names end in `_within` take one, or anything that converts into one. When the time
+/// is over, they return what their documentation says; when the token is tripped, they fail with
 /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), except for
 /// [`Lost::wait_within`](crate::Lost::wait_within), which cannot fail.
 ///
@@ -37,19 +37,15 @@ pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
 /// let half_an_hour = Duration::from_secs(1800);
 /// let stop = Cancel::new(); // tripped by the thread that handles signals
 ///
-/// let guard = lock.lock_within(half_an_hour)?;
-/// # drop(guard);
-/// let guard = lock.lock_within(Instant::now() + half_an_hour)?;
-/// # drop(guard);
-/// let guard = lock.lock_within(&stop)?;
+/// let guard = lock.lock_within(half_an_hour)?; // or `Instant::now() + half_an_hour`, or `&stop`
 /// # drop(guard);
 /// let guard = lock.lock_within((half_an_hour, &stop))?;
 /// # drop(guard);
 /// # Ok::<(), zklock::Error>(())
 /// ```
 ///
-/// A duration begins when the `Wait` is made, so that one `Wait` that several calls get ends all of
-/// them at the same instant. A duration too long for the clock is no limit.
+/// A duration begins when the `Wait` is made, so one `Wait` ends several calls at the same instant.
+/// A duration too long for the clock is no limit.
 #[derive(Clone, Debug)]
 pub struct Wait {
     until: Deadline,

@@ -50,32 +50,31 @@ use crate::rt::{self, AtomicUsize, Deadline};
 /// [`Client::connect`], and both kinds of clients can share a lock. No node is left behind while
 /// the handle lives. But the connection is the crate's, with the crate's limits:
 ///
-/// - **No lease.** [`is_held`](crate::Hold::is_held) means that no loss was *seen*: the handle
-///   has reported neither that its session expired nor that it was closed, and no deletion of the
-///   node was seen. These reports come only when the handle has a connection again. While it has
-///   none, or its server is silent, another client may hold the lock for as long as that lasts,
-///   which can be many minutes; and after a pause of the process, `is_held` may be true although
-///   the lock is lost. To be sure, call [`ensure_held`](crate::Hold::ensure_held), which takes
-///   a write through the leader and a read; and use the [`FencingToken`](crate::FencingToken).
-/// - **Calls can hang** for as long as the crate's do: it has no timeout for a server that does not
-///   answer. Calls with a time limit, or a [`Cancel`](crate::Cancel), still return in time, but
-///   each leaves a thread waiting. There are at most 16 such threads; after that, calls get no
-///   answer. [`lock`](crate::DistributedLock::lock), [`unlock`](crate::LockGuard::unlock),
-///   `ensure_held` and an [observer](crate::Changes) without a limit do hang.
+/// - **No lease.** [`is_held`](crate::Hold::is_held) means that no loss was *seen*: the handle has
+///   reported neither its expiry or closing, nor the deletion of the node. It reports them only
+///   when it has a connection again. While it has none, or its server is silent, another client may
+///   hold the lock, for many minutes if that lasts so long; and after a pause of the process,
+///   `is_held` may be true although the lock is lost. To be sure, call
+///   [`ensure_held`](crate::Hold::ensure_held), which takes a write through the leader and a read;
+///   and use the [`FencingToken`](crate::FencingToken).
+/// - **Calls can hang**, as the crate's do: it has no timeout for a silent server. Calls with a
+///   time limit or a [`Cancel`](crate::Cancel) still return in time, but each leaves a thread
+///   waiting: at most 16, after which calls get no answer. [`lock`](crate::DistributedLock::lock),
+///   [`unlock`](crate::LockGuard::unlock), `ensure_held` and an [observer](crate::Changes) without
+///   a limit do hang.
 /// - **Hand-over** among threads, and taking a kept lock, is refused while the handle says that it
 ///   has no connection. The handle does not notice a silent server.
 /// - **A short interruption can end the handle.** The crate closes a handle for good when a
 ///   connection breaks in a busy session (and after an outage of about the session timeout). Locks
 ///   are then lost, and calls fail with [`Closed`](crate::ErrorKind::Closed): make a new handle and
-///   a new client. The server may keep the old session's nodes, and so its locks, for another
-///   session timeout.
-/// - **Credentials first.** Calling `add_auth` while other threads use the handle makes the crate
-///   give answers to the wrong callers: two might then hold the lock. Add all credentials before
+///   client. The server may keep the old session's locks for another session timeout.
+/// - **Credentials first.** If `add_auth` is called while other threads use the handle, the crate
+///   gives answers to the wrong callers: two might then hold the lock. Add all credentials before
 ///   the first call here. The crate does not present them again on its next connection, where ACLs
 ///   may then refuse even a lock's release, with
 ///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized).
 /// - **A place in the queue can be lost.** If the creation of a node was not confirmed, that node
-///   is deleted and another one queued at the end; a client of [`Client::connect`] would keep it.
+///   is deleted and another one queued at the end.
 /// - **CPU load**: while the server is down, the crate uses most of a core.
 /// - **More requests**: two more for each acquisition, one more for each wait; a `sync` is the
 ///   delete of a node that does not exist. A lock path that it creates is not a container, and
@@ -85,20 +84,18 @@ use crate::rt::{self, AtomicUsize, Deadline};
 ///   3.5 do not know. A program that itself watches contenders' nodes, with its handle's default
 ///   watcher, gets no events for nodes that this client also watches. If a watcher or listener of
 ///   the program panics, the handle ends.
-/// - **An [observer](crate::Changes) needs a lock path that exists**: otherwise it fails with
-///   [`Server`](crate::ErrorKind::Server). So does every other call that waits for a node's
-///   creation: observers of values and groups, and consumers of a queue that does not exist yet.
+/// - **No waiting for a node's creation**: observers of a lock path, value or group, and consumers
+///   of a queue, fail with [`Server`](crate::ErrorKind::Server) if the node does not exist yet.
 /// - **No transactions**: what the recipes other than locks do in one transaction (acknowledging a
 ///   leased item, deciding a double barrier's round, or a commit) is done step by step; a client
 ///   that dies in between leaves it half done.
-/// - **Not known**: the [session timeout](Client::session_timeout); the
-///   [session's id](Client::session_id), until the first contender is created; and until the first
-///   call, the [state](Client::state), reported as [`Lost`](crate::SessionState::Lost).
+/// - **Not known**: the [session timeout](Client::session_timeout); the [session's
+///   id](Client::session_id), until the first contender is created; and until the first call, the
+///   [state](Client::state), reported as [`Lost`](crate::SessionState::Lost).
 /// - **The handle is the program's.** [`close`](Client::close) and dropping the client delete the
-///   client's nodes, in the background if need be, and leave the handle and its session as they
-///   are. The client keeps its `Arc` of the handle: if that is the last one, the handle is closed
-///   with the client. Closing the handle ends the client's locks, with
-///   [`LossReason::ClientClosed`](crate::LossReason::ClientClosed).
+///   client's nodes, in the background if need be, and leave the handle and its session open,
+///   unless the client's `Arc` of the handle is the last one. Closing the handle ends the client's
+///   locks, with [`LossReason::ClientClosed`](crate::LossReason::ClientClosed).
 /// - [`ClientBuilder`](crate::ClientBuilder)'s settings do not apply: the handle's credentials,
 ///   servers and session timeout do, and 15 seconds to open a session.
 impl From<Arc<ZooKeeper>> for Client {
