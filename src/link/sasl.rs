@@ -10,10 +10,9 @@ use super::wire_format::Fields;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire_values::code;
 
-/// Who a client says it is by SASL: see [`ClientBuilder::sasl`](crate::ClientBuilder::sasl).
+/// The credentials of a client for SASL: see [`ClientBuilder::sasl`](crate::ClientBuilder::sasl).
 ///
-/// The password never appears in `Debug`, errors or logs. Kerberos (GSSAPI) is not supported yet; it would
-/// be another constructor.
+/// The password never appears in `Debug`, errors or logs. Kerberos (GSSAPI) is not supported.
 #[derive(Clone)]
 pub struct Sasl {
     user: String,
@@ -23,9 +22,9 @@ pub struct Sasl {
 impl Sasl {
     /// Authenticates with a name and a password by the mechanism DIGEST-MD5.
     ///
-    /// These are what the servers' JAAS configuration, in its section `Server`, has in a line
-    /// `user_NAME="PASSWORD"`. The password itself is not sent, and the server has to prove that it knows
-    /// it, too. But the mechanism is old and weak (RFC 6331): without TLS, whoever can read the connection
+    /// The servers' JAAS configuration has them in its section `Server`, in a line
+    /// `user_NAME="PASSWORD"`. The password itself is not sent, and the server has to prove that it
+    /// knows it, too. But the mechanism is old and weak (RFC 6331): without TLS, an eavesdropper
     /// can try out passwords, so take a long random one.
     pub fn digest_md5(user: impl Into<String>, password: impl Into<String>) -> Sasl {
         Sasl { user: user.into(), password: password.into() }

@@ -21,14 +21,14 @@ use crate::logging;
 
 /// How a client speaks TLS with its servers: see [`ClientBuilder::tls`](crate::ClientBuilder::tls).
 ///
-/// The client accepts a server only if its certificate is valid, is from an authority that the client
-/// trusts, and is for the host's name (or address) as the connect string writes it. TLS 1.2 and 1.3 are
-/// spoken. All servers of the connect string speak TLS, on the port that their `secureClientPort` sets; a host
-/// without a port has 2181, as without TLS.
+/// The client accepts a server only if its certificate is valid, is from an authority that the
+/// client trusts, and is for the host's name (or address) as the connect string writes it. The
+/// client speaks TLS 1.2 and 1.3. All servers of the connect string speak TLS, on the port that
+/// their `secureClientPort` sets; a host without a port has 2181, as without TLS.
 ///
-/// All files are in PEM format, and are read again for each connection, so they can be replaced while the
-/// program runs. A Java key store is converted by `keytool -importkeystore -deststoretype PKCS12` and
-/// `openssl pkcs12`.
+/// All files are in PEM format, and are read again for each connection, so they can be replaced
+/// while the program runs. `keytool -importkeystore -deststoretype PKCS12` and `openssl pkcs12`
+/// convert a Java key store.
 ///
 /// ```no_run
 /// use zklock::{Client, Tls};
@@ -47,27 +47,27 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Returns settings that trust the authorities that the operating system trusts, and show no
-    /// certificate of the client.
+    /// Returns settings that trust the operating system's authorities, and show no client
+    /// certificate.
     ///
-    /// As with OpenSSL, the environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace the
-    /// operating system's authorities.
+    /// As with OpenSSL, the environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace those
+    /// authorities.
     pub fn new() -> Tls {
         Tls::default()
     }
 
-    /// Trusts the authorities whose certificates are in `file`, and no others.
+    /// Trusts only the authorities whose certificates are in `file`.
     pub fn authorities(mut self, file: impl Into<PathBuf>) -> Tls {
         self.authorities = Some(file.into());
         self
     }
 
-    /// Shows the servers a certificate of this client: for servers that demand one, and for ACLs of the
-    /// scheme [`x509`](crate::Acl::x509).
+    /// Shows the servers a certificate of this client: for servers that demand one, and for ACLs of
+    /// the scheme [`x509`](crate::Acl::x509).
     ///
-    /// `chain` has the certificate first and then those of the authorities between it and the one that
-    /// the servers trust; `key` has its private key, not encrypted. If every user of the machine may read
-    /// that file, the log has a warning.
+    /// `chain` has the certificate first and then those of the authorities between it and the one
+    /// that the servers trust; `key` has its private key, not encrypted. The log warns if every
+    /// user of the machine may read that file.
     pub fn client_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
         self.certificate = Some((chain.into(), key.into()));
         self

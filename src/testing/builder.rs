@@ -80,7 +80,7 @@ impl ZooKeeperServerBuilder {
 
     /// Sets how long the server may take until it serves clients: at most an hour, by default 60 s.
     ///
-    /// The time that an image takes to be pulled is not part of it.
+    /// The time to pull an image is not part of it.
     pub fn startup_timeout(mut self, timeout: Duration) -> ZooKeeperServerBuilder {
         self.startup_timeout = Some(timeout);
         self

@@ -1,14 +1,10 @@
 //! ZooKeeper servers for the tests of programs that use this crate.
 //!
-//! A server starts in half a second, in a directory and on a port of its own. A test can stop it and start it
-//! again, pause it, and expire a client's session. The features are for development only:
+//! A server starts in half a second, in a directory and on a port of its own. The features are for
+//! development only; `docs/testing.md` in the repository says how to install what they need:
 //!
-//! ```toml
-//! [dev-dependencies]
-//! zklock = { version = "0.1", features = ["testing"] }
-//! ```
-//!
-//! - `testing-local` starts servers from a local installation of ZooKeeper. It adds nine small crates.
+//! - `testing-local` starts servers from a local installation of ZooKeeper. It adds nine small
+//!   crates.
 //! - `testing` starts them in Docker, too. It adds an async runtime and two hundred crates.
 //!
 //! ```no_run
@@ -20,101 +16,89 @@
 //! let server = ZooKeeperServer::start()?;
 //! let zk = server.client()?;
 //! let guard = DistributedLock::new(&zk, "/locks", "nightly").lock()?;
-//! assert!(guard.is_held());
 //!
 //! server.expire(&zk)?;
 //! let reason = guard.lost().wait_within(Duration::from_secs(10));
 //! assert_eq!(reason, Some(Err(LossReason::SessionExpired)));
-//! assert!(!guard.is_held());
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # One server for many tests
 //!
-//! Tests of one process can share a server in a `static`: it ends with the process. Each test works below a
-//! *chroot* of its own, a path in its connect string that all its other paths are relative to; the first lock
-//! creates it. A test that stops or pauses its server starts one of its own.
+//! Tests of one process can share a server in a `static`: it ends with the process. Each test works
+//! below a *chroot* of its own, the path in its connect string, which the first lock creates. A
+//! test that stops or pauses its server starts one of its own.
 //!
 //! ```no_run
 //! use std::sync::LazyLock;
+//! use zklock::Client;
 //! use zklock::testing::ZooKeeperServer;
-//! use zklock::{Client, DistributedLock};
 //!
 //! static SERVER: LazyLock<ZooKeeperServer> =
 //!     LazyLock::new(|| ZooKeeperServer::start().expect("a ZooKeeper server"));
 //!
-//! fn client_of(test: &str) -> Client {
-//!     Client::connect(&format!("{}/{test}", SERVER.hosts())).expect("a client")
-//! }
-//!
 //! #[test]
 //! fn reports_are_written_once() {
-//!     let zk = client_of("reports_are_written_once");
-//!     let lock = DistributedLock::new(&zk, "/locks", "report");
+//!     let zk = Client::connect(&format!("{}/reports", SERVER.hosts())).expect("a client");
 //!     // ...
 //! }
 //! ```
 //!
-//! Runners that start a process for each test, such as cargo-nextest, start a server for each test, too.
+//! Runners that start a process for each test, such as cargo-nextest, start a server for each test,
+//! too.
 //!
 //! # Faults
 //!
-//! | | |
-//! |---|---|
-//! | [`stop`](ZooKeeperServer::stop), [`start_again`](ZooKeeperServer::start_again) | an outage or a restart: connections break, the data stays, sessions that are shorter than the outage expire |
-//! | [`pause`](ZooKeeperServer::pause), [`resume`](ZooKeeperServer::resume) | a server that is silent: connections stay, and nothing is answered |
-//! | [`expire`](ZooKeeperServer::expire), [`expire_session`](ZooKeeperServer::expire_session) | a lost session, at once and for one client only |
-//!
-//! Locks survive an outage that is clearly shorter than the session timeout, 10 s by default, and are lost in a
-//! longer one. To test both in little time, connect with a shorter
+//! Locks survive an outage that is clearly shorter than the session timeout, 10 s by default, and
+//! are lost in a longer one. To test both in little time, connect with a shorter
 //! [`session_timeout`](crate::ClientBuilder::session_timeout), such as 2 s.
 //!
 //! # Docker, or a local installation
 //!
 //! With the feature `testing`, the server is a container, started by the
-//! [`testcontainers`](https://docs.rs/testcontainers) crate. An image that is missing is pulled first. If no
-//! Docker engine answers, or the image cannot be pulled, a server from a local installation replaces it, and a
-//! line in the log (target `zklock::testing`, level `info`) says why. If that is impossible, too, the error names
-//! both causes.
+//! [`testcontainers`](https://docs.rs/testcontainers) crate. If no Docker engine answers, or a
+//! missing image cannot be pulled, a server from a local installation replaces it, and a line in
+//! the log (target `zklock::testing`, level `info`) says why. If that is impossible, too, the error
+//! names both causes.
 //!
 //! - The environment variable `ZKLOCK_TESTING_SERVER` forces one or the other: `docker` or `local`. So do
 #![cfg_attr(feature = "testing", doc = "[`docker`](ZooKeeperServerBuilder::docker)")]
 #![cfg_attr(not(feature = "testing"), doc = "`docker`")]
 //!   and [`local`](ZooKeeperServerBuilder::local) of the builder.
-//! - `ZKLOCK_TESTING_IMAGE`, as `name:tag`, names another image, for example to run the same tests with several
-//!   versions. A local server does not replace an image that is named like this, or by the builder.
-//!
-//! A local installation consists of `java` on the `PATH` and of ZooKeeper's jars. Debian and Ubuntu have them in
-//! the packages `default-jre-headless`, `libzookeeper-java` and `libslf4j-java`. `ZKLOCK_ZOOKEEPER_JARS` names
-//! another directory with jars. It has to contain `zookeeper.jar` and `slf4j-simple.jar`.
+//! - `ZKLOCK_TESTING_IMAGE`, as `name:tag`, names another image. A local server does not replace an
+//!   image that is named like this, or by the builder.
+//! - `ZKLOCK_ZOOKEEPER_JARS` names a directory with `zookeeper.jar` and `slf4j-simple.jar` for the
+//!   local installation.
 //!
 //! # `testcontainers.toml`
 //!
-//! This file in the root of the package under test (`CARGO_MANIFEST_DIR`, which cargo sets) changes the
-//! settings. Every key is optional; these are the defaults:
+//! This file in the root of the package under test (`CARGO_MANIFEST_DIR`, which cargo sets) changes
+//! the settings. Every key is optional; these are the defaults:
 //!
 //! ```toml
 #![doc = include_str!("../../testcontainers.toml")]
 //! ```
 //!
-//! A table `[env]` replaces the whole default table. It has to allow the command `srvr`. A local server has no
-//! admin server and ignores all variables except for `ZOO_TICK_TIME`, `ZOO_INIT_LIMIT`, `ZOO_SYNC_LIMIT`,
-//! `ZOO_MAX_CLIENT_CNXNS`, `ZOO_4LW_COMMANDS_WHITELIST` and `ZOO_CFG_EXTRA`.
+//! A table `[env]` replaces the whole default table. It has to allow the command `srvr`. A local
+//! server has no admin server and ignores all variables except for `ZOO_TICK_TIME`,
+//! `ZOO_INIT_LIMIT`, `ZOO_SYNC_LIMIT`, `ZOO_MAX_CLIENT_CNXNS`, `ZOO_4LW_COMMANDS_WHITELIST` and
+//! `ZOO_CFG_EXTRA`.
 //!
 //! # Cleaning up
 //!
-//! The server, its data and its log are gone when the [`ZooKeeperServer`] is dropped, and soon after the process
-//! has ended in any other way, `SIGKILL` included. For a container of a process that was killed, this needs the
-//! command `docker` on the `PATH`. With `TESTCONTAINERS_COMMAND=keep`, containers are kept.
+//! The server, its data and its log are gone when the [`ZooKeeperServer`] is dropped, and soon after
+//! the process has ended in any other way, `SIGKILL` included. For a container of a process that was
+//! killed, this needs the command `docker` on the `PATH`. With `TESTCONTAINERS_COMMAND=keep`,
+//! containers are kept.
 //!
-//! A locked file in `zklock-ports-<user id>`, below the directory for temporary files, reserves the server's
-//! port. A process that was killed leaves such files; the next one that starts a server removes them.
+//! A locked file in `zklock-ports-<user id>`, below the directory for temporary files, reserves the
+//! server's port. The next process that starts a server removes the files of killed ones.
 //!
 //! # Engines with TLS
 //!
-//! A Docker engine that is reached with TLS needs the feature `ring` or `aws-lc-rs` of the `testcontainers`
-//! crate: depend on it with one of these.
+//! To reach a Docker engine with TLS, depend on `testcontainers` with its feature `ring` or
+//! `aws-lc-rs`.
 
 mod builder;
 mod child;
@@ -139,10 +123,9 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// A ZooKeeper server for tests.
 ///
-/// Dropping it waits until the server and its data are gone: some milliseconds for a local server, about a
-/// second for a container, and never more than a minute.
-///
-/// Its methods can be called from several threads; each waits for the one before.
+/// Dropping it waits until the server and its data are gone: some milliseconds for a local server,
+/// about a second for a container, and never more than a minute. Several threads can call its
+/// methods; each call waits for the one before.
 pub struct ZooKeeperServer {
     hosts: String,
     is_docker: bool,
@@ -173,15 +156,16 @@ trait Backend: Send {
 }
 
 impl ZooKeeperServer {
-    /// Starts a server with the settings of `testcontainers.toml`, and waits until it serves clients.
+    /// Starts a server with the settings of `testcontainers.toml`, and waits until it serves
+    /// clients.
     ///
-    /// An image that is missing is pulled first, for at most ten minutes. After that the start-up timeout
+    /// A missing image is pulled first, for at most ten minutes. After that the start-up timeout
     /// limits the wait, 60 s by default.
     ///
     /// # Errors
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a setting that cannot be accepted,
-    /// [`System`](ErrorKind::System) if there is neither an engine with the image nor a local installation, or
-    /// if the server did not start; then the message contains the end of its log.
+    /// [`System`](ErrorKind::System) if there is neither an engine with the image nor a local
+    /// installation, or if the server did not start; then the message contains the end of its log.
     pub fn start() -> Result<ZooKeeperServer> {
         ZooKeeperServer::builder().start()
     }
@@ -214,26 +198,11 @@ impl ZooKeeperServer {
 
     /// Stops the server at once, as a crash does, and keeps its data.
     ///
-    /// Nothing that it has acknowledged is lost. Its port stays reserved, and connections to it are refused. A
-    /// paused server can be stopped, too. If the server is stopped already, this does nothing.
+    /// Nothing that it has acknowledged is lost. Its port stays reserved, and connections to it are
+    /// refused. A paused server can be stopped, too. Does nothing if the server is stopped already.
     ///
     /// # Errors
     /// [`System`](ErrorKind::System) if the server has not ended within 30 s.
-    ///
-    /// ```no_run
-    /// use zklock::DistributedLock;
-    /// use zklock::testing::ZooKeeperServer;
-    ///
-    /// # fn main() -> zklock::Result<()> {
-    /// let server = ZooKeeperServer::start()?;
-    /// let zk = server.client()?;
-    /// let guard = DistributedLock::new(&zk, "/locks", "nightly").lock()?;
-    /// server.stop()?;
-    /// server.start_again()?;
-    /// guard.ensure_held()?; // a short restart costs no lock
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn stop(&self) -> Result<()> {
         let mut controlled = self.controlled.lock();
         if controlled.condition != Condition::Stopped {
@@ -245,13 +214,13 @@ impl ZooKeeperServer {
 
     /// Starts a stopped server with the same port and data, and waits until it serves clients.
     ///
-    /// Sessions continue if their clients connect again within the session timeout, which begins anew with the
-    /// start. If the server is running, this does nothing.
+    /// Sessions continue if their clients connect again within the session timeout, which begins
+    /// anew with the start. Does nothing if the server is running.
     ///
     /// # Errors
-    /// [`System`](ErrorKind::System) if the server did not serve clients within the start-up timeout; then the
-    /// message contains the end of its log, the server is stopped, and the call can be repeated. Also if the
-    /// server is paused.
+    /// [`System`](ErrorKind::System) if the server did not serve clients within the start-up
+    /// timeout; then the message contains the end of its log, the server is stopped, and the call
+    /// can be repeated. Also if the server is paused.
     pub fn start_again(&self) -> Result<()> {
         let mut controlled = self.controlled.lock();
         match controlled.condition {
@@ -267,11 +236,12 @@ impl ZooKeeperServer {
 
     /// Pauses the server: connections to it stay open, and it answers nothing.
     ///
-    /// A local server gets `SIGSTOP`; new connections to it are accepted by the kernel, and not served. A
-    /// container is frozen. If the server is paused already, this does nothing.
+    /// A local server gets `SIGSTOP`; the kernel accepts new connections to it, but nothing serves
+    /// them. A container is frozen. Does nothing if the server is paused already.
     ///
     /// # Errors
-    /// [`System`](ErrorKind::System) if the server is stopped or has ended by itself, or did not pause in time.
+    /// [`System`](ErrorKind::System) if the server is stopped or has ended by itself, or did not
+    /// pause in time.
     pub fn pause(&self) -> Result<()> {
         let mut controlled = self.controlled.lock();
         match controlled.condition {
@@ -287,11 +257,12 @@ impl ZooKeeperServer {
 
     /// Resumes a paused server.
     ///
-    /// The server then expires the sessions whose timeout has passed, except for those whose clients it hears
-    /// first. If the server is running, this does nothing.
+    /// The server then expires the sessions whose timeout has passed, except for those whose
+    /// clients it hears first. Does nothing if the server is running.
     ///
     /// # Errors
-    /// [`System`](ErrorKind::System) if the server is stopped or has ended by itself, or did not resume in time.
+    /// [`System`](ErrorKind::System) if the server is stopped or has ended by itself, or did not
+    /// resume in time.
     pub fn resume(&self) -> Result<()> {
         let mut controlled = self.controlled.lock();
         match controlled.condition {
@@ -307,14 +278,15 @@ impl ZooKeeperServer {
 
     /// Expires the session of a client at the server.
     ///
-    /// When this returns, the session's ephemeral znodes are gone, and other clients can take its locks. The
-    /// client learns of it from the server, as after an expiry in production: its connection breaks, and when it
-    /// connects again, some milliseconds later, the server answers that the session has expired. The client opens
-    /// a new session for the next call.
+    /// When this returns, the session's ephemeral znodes are gone, and other clients can take its
+    /// locks. The client learns of it as after an expiry in production: its connection breaks, and
+    /// when it connects again, some milliseconds later, the server answers that the session has
+    /// expired. The client opens a new session for the next call.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) if the client has no session, or not at this server,
-    /// [`System`](ErrorKind::System) if the server is stopped or paused, or did not end the session within 10 s.
+    /// [`System`](ErrorKind::System) if the server is stopped or paused, or did not end the session
+    /// within 10 s.
     pub fn expire(&self, client: &Client) -> Result<()> {
         let session = client.session_id().ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "the client has no session that could be expired")
@@ -322,14 +294,11 @@ impl ZooKeeperServer {
         self.expire_session(session)
     }
 
-    /// Expires a session at the server, by the id that [`Client::session_id`] and the server's log tell.
+    /// Expires a session by its id, as [`Client::session_id`] and the server's log tell it.
     ///
-    /// This is for sessions of other processes and of other client libraries. Otherwise like
-    /// [`expire`](ZooKeeperServer::expire).
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) if the server has no such session, [`System`](ErrorKind::System) if the
-    /// server is stopped or paused, or did not end the session within 10 s.
+    /// This is for sessions of other processes and other client libraries. Otherwise like
+    /// [`expire`](ZooKeeperServer::expire), except that [`NotFound`](ErrorKind::NotFound) means
+    /// that the server has no such session.
     pub fn expire_session(&self, id: impl Into<SessionId>) -> Result<()> {
         let controlled = self.controlled.lock();
         let refusal = |why| Err(self.refusal("expire a session of", why));
