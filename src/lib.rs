@@ -59,10 +59,10 @@
 //! - [`Barrier`]: blocks all waiting clients until it is lifted
 //! - [`DoubleBarrier`]: a fixed number of participants begin together and end together
 //! - [`TwoPhaseCommit`]: named participants vote, and all learn the same decision
-//! - [`Group`]: its present members; a [`Membership`](crate::group::Membership) comes back by
+//! - [`Group`]: lists its present members; a [`Membership`](crate::group::Membership) comes back by
 //!   itself in a new session
 //! - [`SharedValue`]: settings that all clients see
-//! - [`SharedCounter`]: loses no addition
+//! - [`SharedCounter`]: a counter that loses no addition
 //!
 //! # Client
 //!
@@ -96,7 +96,7 @@
 //! | [`TooLarge`](ErrorKind::TooLarge) | | store less, or raise the limit |
 //! | [`NotAuthorized`](ErrorKind::NotAuthorized) | | change the ACL or the credentials |
 //! | [`AuthFailed`](ErrorKind::AuthFailed) | | correct the credentials |
-//! | [`Cancelled`](ErrorKind::Cancelled) | | end |
+//! | [`Cancelled`](ErrorKind::Cancelled) | | stop |
 //! | [`Closed`](ErrorKind::Closed) | | make a new client |
 //! | [`Server`](ErrorKind::Server) | | read the message and the server's log |
 //!

@@ -28,10 +28,10 @@ use crate::session::wait_limit::Wait;
 const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");
 const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");
 
-/// What a guard holds: whether it is still held, for how long, and what its loss does.
+/// What a guard holds (a lock, permits, a leadership, an item or a place), with methods that tell
+/// whether it is still held.
 ///
-/// "It" is a lock, permits, a leadership, an item or a place. These guards dereference to `Hold`,
-/// so its methods are theirs: [`LockGuard`](crate::LockGuard),
+/// These guards dereference to `Hold`, so its methods are theirs: [`LockGuard`](crate::LockGuard),
 /// [`ReentrantGuard`](crate::ReentrantGuard), [`ReadGuard`](crate::ReadGuard),
 /// [`WriteGuard`](crate::WriteGuard), [`Permit`](crate::Permit), [`Leadership`](crate::Leadership),
 /// [`LeasedItem`](crate::queue::LeasedItem), [`Entered`](crate::barrier::Entered),

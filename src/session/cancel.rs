@@ -38,8 +38,8 @@ impl Cancel {
     /// Returns a token that is tripped as soon as one of these is, and can also be tripped alone.
     ///
     /// For calls that several things may end, such as the end of the program and the loss of a lock
-    /// (a token comes [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), too). Of
-    /// one token, it is for a part of what that token stops as a whole.
+    /// (a token comes [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), too). Made
+    /// from one token, it stops a part of what that token stops as a whole.
     ///
     /// ```
     /// use zklock::Cancel;
@@ -85,8 +85,9 @@ impl Cancel {
         self.state.parents.lock().iter().any(|(parent, _)| parent.is_cancelled())
     }
 
-    /// Blocks until the token is tripped, at most `wait`, and returns whether it is: a pause that
-    /// can be interrupted.
+    /// Blocks until the token is tripped, at most `wait`, and returns whether it is.
+    ///
+    /// So a loop can pause between two rounds, and stop at once.
     pub fn wait_within(&self, wait: impl Into<Wait>) -> bool {
         let (wait, waiter) = (wait.into(), Waiter::new());
         let _tripped = self.subscribe(waiter.bell());
@@ -104,8 +105,8 @@ impl Cancel {
     ///
     /// It runs on a thread of this library, and may block and call the library. A panic in it is
     /// caught and logged. If the system has no thread for it, it is not called, and the log says
-    /// so. With a token that comes [from](Cancel#impl-From<Lost>-for-Cancel) a
-    /// [`Lost`](crate::Lost), it is a callback for the loss of a lock that can be taken back.
+    /// so. With a token [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), it
+    /// reports the loss of a lock and, unlike [`on_lost`](crate::Hold::on_lost), can be removed.
     pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) -> Subscription {
         let callback = Arc::new(Mutex::new(Some(callback)));
         let due = Arc::clone(&callback);

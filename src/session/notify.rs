@@ -91,8 +91,8 @@ impl Subscription {
         })
     }
 
-    /// Keeps the callback registered for as long as what it is about: until the client is closed,
-    /// the token is tripped, or the last clone of either is dropped.
+    /// Keeps the callback registered until the client is closed, the token is tripped, or the last
+    /// clone of either is dropped.
     pub fn detach(mut self) {
         self.0 = None;
     }

@@ -60,8 +60,8 @@ impl ZooKeeperServerBuilder {
 
     /// Sets the image, as `name:tag`; without a tag, `latest`.
     ///
-    /// A local installation does not replace an image that is named here. Where it is to do so,
-    /// `ZKLOCK_TESTING_SERVER=local` or [`local`](ZooKeeperServerBuilder::local) says so.
+    /// A local installation does not replace an image that is named here, except with
+    /// `ZKLOCK_TESTING_SERVER=local` or [`local`](ZooKeeperServerBuilder::local).
     #[cfg(feature = "testing")]
     pub fn image(mut self, image: impl Into<String>) -> ZooKeeperServerBuilder {
         self.image = Some(image.into());

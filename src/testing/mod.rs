@@ -92,8 +92,8 @@
 //! killed, this needs the command `docker` on the `PATH`. With `TESTCONTAINERS_COMMAND=keep`,
 //! containers are kept.
 //!
-//! A locked file in `zklock-ports-<user id>`, below the directory for temporary files, reserves the
-//! server's port. The next process that starts a server removes the files of killed ones.
+//! Files in `zklock-ports-<user id>`, below the directory for temporary files, reserve ports. The
+//! next process that starts a server removes those of killed processes.
 //!
 //! # Engines with TLS
 //!
