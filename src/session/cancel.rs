@@ -5,8 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::notify::{Signal, Signals, Subscription, Waiter};
-use super::wait_limit::Wait;
+use super::notify::{Signal, Signals, Subscription};
 use crate::logging;
 use crate::rt::{self, AtomicBool, Mutex};
 
@@ -85,21 +84,6 @@ impl Cancel {
         self.state.parents.lock().iter().any(|(parent, _)| parent.is_cancelled())
     }
 
-    /// Blocks until the token is tripped, at most `wait`, and returns whether it is.
-    ///
-    /// So a loop can pause between two rounds, and stop at once.
-    pub fn wait_within(&self, wait: impl Into<Wait>) -> bool {
-        let (wait, waiter) = (wait.into(), Waiter::new());
-        let _tripped = self.subscribe(waiter.bell());
-        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
-        loop {
-            if self.is_cancelled() || wait.is_over() {
-                return self.is_cancelled();
-            }
-            waiter.wait(wait.until());
-        }
-    }
-
     /// Calls `callback`, once, when the token is tripped, and at once if it was, until the returned
     /// subscription is dropped.
     ///
@@ -162,9 +146,8 @@ impl fmt::Debug for Cancel {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
     use crate::rt::Deadline;
+    use crate::session::notify::Waiter;
 
     #[test]
     fn a_token_of_several_is_tripped_by_each_and_wakes_those_that_wait() {
@@ -181,18 +164,6 @@ mod tests {
         let alone = Cancel::any([&one]);
         alone.cancel();
         assert!(alone.is_cancelled() && !one.is_cancelled());
-    }
-
-    #[test]
-    fn a_pause_ends_with_the_token_or_with_its_time() {
-        let (token, other) = (Cancel::new(), Cancel::new());
-        assert!(!token.wait_within(Duration::ZERO));
-        other.cancel();
-        assert!(!token.wait_within(&other));
-        let trips = token.clone();
-        std::thread::spawn(move || trips.cancel());
-        assert!(token.wait_within(Wait::FOREVER));
-        assert!(token.wait_within(&other), "it is tripped, though the other one is, too");
     }
 
     #[test]

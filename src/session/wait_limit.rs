@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cancel::Cancel;
-use super::notify::Signal;
+use super::notify::{Signal, Waiter};
 use crate::rt::{Condvar, Deadline, Mutex};
 
 /// A request may exceed a deadline by this much, so that even a very short time limit allows an
@@ -124,6 +124,23 @@ impl Wait {
     }
 }
 
+impl Cancel {
+    /// Blocks until the token is tripped, at most `wait`, and returns whether it is.
+    ///
+    /// So a loop can pause between two rounds, and stop at once.
+    pub fn wait_within(&self, wait: impl Into<Wait>) -> bool {
+        let (wait, waiter) = (wait.into(), Waiter::new());
+        let _tripped = self.subscribe(waiter.bell());
+        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
+        loop {
+            if self.is_cancelled() || wait.is_over() {
+                return self.is_cancelled();
+            }
+            waiter.wait(wait.until());
+        }
+    }
+}
+
 impl From<Deadline> for Wait {
     fn from(until: Deadline) -> Wait {
         Wait { until, cancel: None }
@@ -163,5 +180,22 @@ impl From<(Instant, &Cancel)> for Wait {
 impl From<&Wait> for Wait {
     fn from(wait: &Wait) -> Wait {
         wait.clone()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_ends_with_the_token_or_with_its_time() {
+        let (token, other) = (Cancel::new(), Cancel::new());
+        assert!(!token.wait_within(Duration::ZERO));
+        other.cancel();
+        assert!(!token.wait_within(&other));
+        let trips = token.clone();
+        std::thread::spawn(move || trips.cancel());
+        assert!(token.wait_within(Wait::FOREVER));
+        assert!(token.wait_within(&other), "it is tripped, though the other one is, too");
     }
 }

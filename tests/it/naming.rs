@@ -220,9 +220,9 @@ fn s44_the_first_of_kazoos_and_ours_by_number_is_the_first() {
 /// The path is told without a request, and even if ZooKeeper does not allow it.
 #[test]
 fn a_recipe_of_any_kind_tells_its_path() {
-    let zk = zklock::Client::builder("127.0.0.1:1").lazy().unwrap();
+    let zk = Client::builder("127.0.0.1:1").lazy().unwrap();
     for (base, path) in [("/a", "/a/x"), ("/", "/x"), ("no path", "no path/x")] {
-        assert_eq!(zklock::DistributedLock::new(&zk, base, "x").path(), path);
+        assert_eq!(DistributedLock::new(&zk, base, "x").path(), path);
         assert_eq!(zklock::DistributedQueue::new(&zk, base, "x").path(), path);
         assert_eq!(zklock::PriorityQueue::new(&zk, base, "x").path(), path);
         assert_eq!(zklock::Barrier::new(&zk, base, "x").path(), path);
