@@ -542,15 +542,6 @@ fn what_is_named_twice_is_taken_once() {
         assert_eq!(kind(odd.try_lock()), ErrorKind::InvalidArgument, "{case}");
     }
     assert_eq!(proxy.requests(), []);
-
-    // An empty multi-lock can always be taken.
-    let nothing = MultiLock::new();
-    for guard in [nothing.lock().unwrap(), nothing.try_lock().unwrap().unwrap()] {
-        assert!(guard.is_held());
-        guard.ensure_held().unwrap();
-        assert_eq!(guard.fencing_tokens(), []);
-        guard.unlock().unwrap();
-    }
     drop((lock, by_reader, permits, entered, all, readers, twice, kazoo));
     site.finish([zk, same.1, twin]);
 }
