@@ -20,29 +20,30 @@ use crate::session::client::Client;
 use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
 
-/// The node of a lock, with the contenders below it: who holds the lock, who waits for it, and how to have
-/// it released.
+/// The node of a lock: shows who holds the lock and who waits for it, and can ask for its release.
 ///
-/// [`DistributedLock`](crate::DistributedLock), [`ReentrantLock`](crate::ReentrantLock),
-/// [`DistributedRwLock`](crate::DistributedRwLock), [`DistributedSemaphore`](crate::DistributedSemaphore)
-/// and [`LeaderElection`](crate::LeaderElection) dereference to this type, so its methods are methods of all
-/// of them, and a function that looks at locks of any kind takes a `&LockNode`.
+/// [`LeaderElection`](crate::LeaderElection) and every lock except [`MultiLock`](crate::MultiLock)
+/// dereference to this type: a function that looks at locks of any kind takes a `&LockNode`.
 ///
 /// ```no_run
-/// use zklock::{Client, DistributedLock, LockNode};
-///
-/// fn show(lock: &LockNode) -> zklock::Result<()> {
+/// fn show(lock: &zklock::LockNode) -> zklock::Result<()> {
 ///     match lock.holder()? {
 ///         Some(holder) => println!("{} is held by {}", lock.path(), holder.label()),
 ///         None => println!("{} is free", lock.path()),
 ///     }
 ///     Ok(())
 /// }
-///
-/// let zk = Client::connect("localhost")?;
-/// show(&DistributedLock::new(&zk, "/locks", "nightly"))?;
-/// # Ok::<(), zklock::Error>(())
 /// ```
+///
+/// # Settings
+///
+/// - The data of a contender's node tell people whose it is. Default: host, process id, program,
+///   and the thread that created the node, as text; if threads share a node, another may hold the
+///   lock. `b""` for none. Keep them to UTF-8 and below 1 MiB. `__REVOKE__` and `unlock` are
+///   refused: they ask a holder to release.
+/// - The ACL is that of every node that is created, also of missing parents. Deleting a contender
+///   requires DELETE on the lock node: an ACL on contenders alone would protect nothing.
+/// - The naming must be the same for all clients of a lock path.
 #[derive(Clone)]
 pub struct LockNode {
     /// Client, path, and the ACL of what is created.
@@ -145,27 +146,25 @@ impl LockNode {
         self.node.path()
     }
 
-    /// Lists the holders and the waiting contenders, in the order in which they are
-    /// granted: holders come first.
+    /// Lists the holders, then the waiting contenders, in the order in which they are granted.
     ///
-    /// Everything that happened before this call is in the list: it asks the ensemble's leader first.
-    /// For people and logs: the list may be out of date when it is returned, so do not base
-    /// decisions on it.
+    /// The list includes everything that happened before this call: it asks the ensemble's leader
+    /// first. It may be out of date when it is returned, so do not base decisions on it.
     ///
     /// Takes two requests, and one more for each contender.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
-    /// [end every wait](crate::guide#what-ends-every-wait).
+    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the [connect
+    /// timeout](crate::ClientBuilder::connect_timeout); others that [end every
+    /// wait](crate::guide#what-ends-every-wait).
     pub fn contenders(&self) -> Result<Vec<Contender>> {
         list_contenders::contenders(self.client(), self.node()?)
     }
 
-    /// Returns who holds the lock; of several holders, the first; `None` if nobody does.
+    /// Returns the holder, the first one of several; `None` if nobody holds the lock.
     ///
-    /// As fresh as [`contenders`](Self::contenders), and in three requests, however many there are.
+    /// As fresh as [`contenders`](Self::contenders), in three requests.
     ///
     /// # Errors
     ///
@@ -174,12 +173,12 @@ impl LockNode {
         Ok(list_contenders::first(self.client(), self.node()?)?.filter(|first| first.holds))
     }
 
-    /// Observes who holds: first the present holders, in the order of their numbers, then
-    /// those after each change. For dashboards and tests.
+    /// Observes who holds: first the present holders, in the order of their numbers, then those
+    /// after each change.
     ///
-    /// While a mutex is held, an observer watches only the holder's node, so new waiters wake no observer;
-    /// a change of the holder costs each observer a list and a read. Otherwise it watches the list of
-    /// children: each contender that comes or goes costs each observer a list, and a read for each holder.
+    /// While a mutex is held, only a change of the holder costs each observer requests: a list and
+    /// a read. Otherwise each contender that comes or goes costs a list, and a read for each
+    /// holder.
     pub fn observe(&self) -> Changes<Vec<Contender>> {
         observe(
             self.client(),
@@ -190,53 +189,49 @@ impl LockNode {
         )
     }
 
-    /// Asks all holders to release the lock, and returns how many it asked.
+    /// Asks all holders to release the lock, and returns how many it asked, without waiting.
     ///
-    /// It does not wait: a holder may keep the lock.
-    ///
-    /// Each holder learns of the request by
-    /// [`on_release_requested`](crate::Hold::on_release_requested) or
-    /// [`release_requested`](crate::Hold::release_requested), and consents by dropping
-    /// its guard. The request is the text `__REVOKE__`, written over the data of the
-    /// holder's node. Revocable locks of Curator understand it, too.
+    /// A holder learns of it by [`on_release_requested`](crate::Hold::on_release_requested) or
+    /// [`release_requested`](crate::Hold::release_requested), and consents by dropping its guard,
+    /// or keeps the lock. The request is the text `__REVOKE__` in the holder's node, as for
+    /// revocable locks of Curator.
     ///
     /// # Errors
     ///
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without WRITE on a holder's
-    /// node; otherwise as [`contenders`](Self::contenders).
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without WRITE on a holder's node;
+    /// otherwise as [`contenders`](Self::contenders).
     pub fn request_release(&self) -> Result<usize> {
         revoke::ask_holders(self.client(), self.node()?)
     }
 
     /// Asks one contender to release the lock; returns false if its node no longer exists.
     ///
-    /// A contender that still waits learns of the request when it acquires the lock.
+    /// A waiting contender learns of it when it acquires the lock.
     ///
     /// # Errors
     ///
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another
-    /// lock; otherwise as [`request_release`](Self::request_release).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another lock;
+    /// otherwise as [`request_release`](Self::request_release).
     pub fn request_release_of(&self, contender: &Contender) -> Result<bool> {
         revoke::ask_contender(self.client(), self.node()?, &contender.path)
     }
 
-    /// **Takes the lock away from a contender by force**: deletes its node, and returns
-    /// whether the node existed.
+    /// **Takes the lock away from a contender by force**: deletes its node, and returns whether the
+    /// node existed.
     ///
-    /// Returns true also if the node may have existed, because a first reply was lost.
+    /// Returns true also if it only may have existed, because a first reply was lost.
     ///
-    /// The next contender gets the lock at once, *while the former holder may still be at
-    /// work*: the holder learns of the loss a moment later, by
-    /// [`on_lost`](crate::Hold::on_lost), if it is alive and connected at all. For
-    /// operators who know that the holder does nothing any more, and for resources that
-    /// check the [fencing token](crate::FencingToken). To ask a holder instead, use
-    /// [`request_release`](Self::request_release).
+    /// The next contender gets the lock at once, *while the former holder may still be at work*: it
+    /// learns of the loss a moment later, by [`on_lost`](crate::Hold::on_lost), if it is alive and
+    /// connected at all. For operators who know that the holder does nothing any more, and for
+    /// resources that check the [fencing token](crate::FencingToken).
+    /// [`request_release`](Self::request_release) asks instead.
     ///
     /// # Errors
     ///
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another
-    /// lock, [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the lock
-    /// node; otherwise as [`contenders`](Self::contenders).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another lock,
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the lock node;
+    /// otherwise as [`contenders`](Self::contenders).
     pub fn break_lock(&self, contender: &Contender) -> Result<bool> {
         revoke::break_off(self.client(), self.node()?, &contender.path)
     }
@@ -271,12 +266,8 @@ impl fmt::Debug for LockNode {
 macro_rules! settings {
     ($lock:ident $(, $kept:ident)?) => {
         impl $lock {
-            /// Sets the data of the contenders' nodes, which tell people whose they are.
-            ///
-            /// Default: host, process id, program and the name of the thread that created the node,
-            /// as text. If threads share a node, another of them may hold the lock by now. `b""`
-            /// for no data. Keep it to UTF-8 and below 1 MiB. `__REVOKE__` and `unlock` are
-            /// refused, as they ask a holder to release the lock.
+            /// Sets the [data](crate::LockNode#settings) of the contenders' nodes, which tell
+            /// people whose they are.
             #[must_use = "the value is changed, and returned"]
             pub fn data(mut self, data: impl Into<Vec<u8>>) -> $lock {
                 self.lock_node.data = Some(data.into());
@@ -301,11 +292,8 @@ macro_rules! node_settings {
         }
 
         impl $lock {
-            /// Sets the ACL of every node that this lock creates: missing parents, the lock node,
-            /// and contenders. Default [`Acl::open`].
-            ///
-            /// Deleting a contender requires DELETE on the lock node, so an ACL on contenders alone
-            /// would protect nothing.
+            /// Sets the [ACL](crate::LockNode#settings) of every node that this lock creates.
+            /// Default [`Acl::open`].
             #[must_use = "the value is changed, and returned"]
             pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> $lock {
                 self.lock_node.node.acl = acl.into();
@@ -313,10 +301,8 @@ macro_rules! node_settings {
                 self
             }
 
-            /// Sets the naming style of the contenders' nodes, which decides with which clients in
-            /// other languages the lock can be shared. Default [`NodeNaming::Curator`].
-            ///
-            /// All clients that share a lock path must use the same naming.
+            /// Sets how the contenders' nodes are [named](crate::LockNode#settings). Default
+            /// [`NodeNaming::Curator`].
             #[must_use = "the value is changed, and returned"]
             pub fn naming(mut self, naming: NodeNaming) -> $lock {
                 self.lock_node.naming = naming;
@@ -358,15 +344,12 @@ macro_rules! guard {
                 self.hold.release()
             }
 
-            #[doc = concat!($what, ", waiting at most `wait` until the server has confirmed it: see")]
-            #[doc = concat!("[`", stringify!($release), "`](Self::", stringify!($release), ").")]
-            ///
-            /// Returns false if there was no answer when the time was over: the background goes on.
+            #[doc = concat!($what, ", waiting at most `wait`, as")]
+            /// [`LockGuard::unlock_within`](crate::LockGuard::unlock_within) does.
             ///
             /// # Errors
             ///
-            /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
-            #[doc = concat!("Otherwise as [`", stringify!($release), "`](Self::", stringify!($release), ").")]
+            /// As there.
             pub fn $within(
                 self,
                 wait: impl Into<crate::session::wait_limit::Wait>,

@@ -23,21 +23,17 @@ use crate::session::wait_limit::worth_asking;
 
 /// Several locks, acquired all or none.
 ///
-/// They are acquired one after the other in the order of their paths, not in the order in which
-/// they were added, so that two callers of the same locks never wait for each other in a circle.
-/// This holds as long as every caller that needs several of these locks acquires them in one
-/// `MultiLock`: do not wait for a `MultiLock` while holding a lock that it contains.
+/// They are acquired in the order of their paths, so that two callers of the same locks never wait
+/// for each other in a circle, as long as every caller that needs several of them acquires them in
+/// one `MultiLock`: do not wait for a `MultiLock` while holding a lock that it contains.
 ///
-/// Adding a lock twice is the same as adding it once; clients count as clients of one ensemble if
-/// their connect strings name the same hosts. Which ensemble a program's own handle is connected
-/// to is not known: locks of one path over different handles are refused with
-/// [`InvalidArgument`](ErrorKind::InvalidArgument). A read/write lock that is added for reading and
-/// for writing is acquired for writing; permits of one semaphore are added up. Locks of different
-/// kinds cannot share a path: [`InvalidArgument`](ErrorKind::InvalidArgument).
-///
-/// The first lock that fails or cannot be acquired ends the call: what was acquired is released in
-/// reverse order, and the later locks are not tried. One deadline, or one [`Cancel`](crate::Cancel), applies to
-/// all of them together.
+/// - A lock that is added twice counts once. Permits of one semaphore add up. A read/write lock
+///   that is added for both is acquired for writing.
+/// - Locks of different kinds, or over different handles of a program's own, cannot share a path:
+///   [`InvalidArgument`](ErrorKind::InvalidArgument). Other clients are of one ensemble if their
+///   connect strings name the same hosts.
+/// - The first lock that fails or cannot be acquired ends the call: what was acquired is released
+///   in reverse order. One deadline, or one [`Cancel`](crate::Cancel), applies to all together.
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedLock, DistributedRwLock, MultiLock};
@@ -72,7 +68,7 @@ enum MemberGuard {
 }
 
 impl MultiLock {
-    /// Returns a `MultiLock` without any lock yet.
+    /// Creates a `MultiLock` without any lock.
     pub fn new() -> MultiLock {
         MultiLock::default()
     }
@@ -116,27 +112,27 @@ impl MultiLock {
 
     /// Blocks until all of them are held.
     ///
-    /// If a session is lost on the way, and locks with it, all are released and acquired anew.
+    /// If a session is lost on the way, all are released and acquired anew.
     ///
     /// # Errors
     ///
-    /// The error of the lock that failed: see [`DistributedLock::lock`],
-    /// [`DistributedSemaphore::acquire_many`], [`ReentrantLock::lock`].
+    /// As [`DistributedLock::lock`], [`DistributedSemaphore::acquire_many`] or
+    /// [`ReentrantLock::lock`] of the lock that failed.
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) if locks of different kinds share a path, or
     /// there is no lock. After an error nothing is held.
     pub fn lock(&self) -> Result<MultiGuard> {
         insist(|| self.acquire(Limits::patient(&Wait::FOREVER)))
     }
 
-    /// Acquires all of them, waiting at most `wait` in all: see [`DistributedLock::lock_within`].
+    /// Acquires all of them, waiting at most `wait` in all, as [`DistributedLock::lock_within`]
+    /// does.
     ///
-    /// When the wait is cancelled, cleaning up takes up to a second more while the servers do not answer: half a
-    /// second for the lock that the call waited for, and half a second for those that it had acquired.
+    /// When the wait is cancelled, cleaning up takes up to a second more while the servers do not
+    /// answer.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
-    /// [`try_lock_for`](MultiLock::try_lock_for).
+    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`try_lock_for`](MultiLock::try_lock_for).
     pub fn lock_within(&self, wait: impl Into<Wait>) -> Result<Option<MultiGuard>> {
         let wait = wait.into();
         insist_within(&wait, || self.acquire(Limits::patient(&wait)))
@@ -145,8 +141,8 @@ impl MultiLock {
     /// Acquires all of them if no other contender blocks any; otherwise returns `None`, and no node
     /// is left.
     ///
-    /// It waits for the ensemble at most the shortest
-    /// [connect timeout](crate::ClientBuilder::connect_timeout) of the locks' clients.
+    /// It waits for the ensemble at most the shortest [connect
+    /// timeout](crate::ClientBuilder::connect_timeout) of the locks' clients.
     ///
     /// # Errors
     ///
@@ -158,8 +154,8 @@ impl MultiLock {
         self.acquire(Limits::impatient(&patience.into()))
     }
 
-    /// Acquires all of them, waiting at most `limit` in all; otherwise returns `None`: see
-    /// [`DistributedLock::try_lock_for`].
+    /// Acquires all of them, waiting at most `limit` in all, as [`DistributedLock::try_lock_for`]
+    /// does.
     ///
     /// # Errors
     ///
@@ -316,12 +312,11 @@ impl MemberGuard {
 
 /// Holds all locks of a [`MultiLock`]; dropping the guard releases them in reverse order.
 ///
-/// Dropping takes at most half a second for all of them; those not released by then are released in
-/// the background.
+/// Dropping takes at most half a second for all of them; the background releases the rest.
 ///
-/// It dereferences to a [`Hold`] on all of them: held as long as all are, lost with the first, and its
-/// [transaction](Hold::transaction) takes effect only if all are still held; their clients must be clones of
-/// one for that. Its [`lease_left`](Hold::lease_left) is the least, and
+/// It dereferences to a [`Hold`] on all of them: held as long as all are, lost with the first. Its
+/// [transaction](Hold::transaction) takes effect only if all are still held, and needs clients that
+/// are clones of one. Its [`lease_left`](Hold::lease_left) is the least;
 /// [`ensure_held`](Hold::ensure_held) asks lock by lock.
 ///
 /// The guard cannot leave its thread, as it may contain a [`ReentrantGuard`].
@@ -356,8 +351,8 @@ impl MultiGuard {
 
     /// Returns the path of each contender's node, as its client names it, with its fencing token.
     ///
-    /// They are in the order in which the locks were acquired. Permits have no token and are left
-    /// out.
+    /// They are in the order in which the locks were acquired, without permits, which have no
+    /// token.
     pub fn fencing_tokens(&self) -> Vec<(&str, FencingToken)> {
         let token = |part| match part {
             &MemberGuard::Hold(_, ContenderKind::Permits) => None,
@@ -367,28 +362,27 @@ impl MultiGuard {
         self.parts.iter().filter_map(token).collect()
     }
 
-    /// Releases them in reverse order, waits until the servers have confirmed it, and reports all
+    /// Releases all in reverse order, waits until the servers have confirmed it, and reports all
     /// failures.
     ///
     /// After a failure it still releases the others.
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock): the first error, with the errors of the
-    /// other locks in its [`others`](Error::others).
+    /// As [`LockGuard::unlock`](crate::LockGuard::unlock): the first error, with those of the other
+    /// locks in its [`others`](Error::others).
     pub fn unlock(self) -> Result<()> {
         self.unlock_within(Wait::FOREVER).map(drop)
     }
 
-    /// Releases them in reverse order, waiting at most `wait` in all until the servers have confirmed
-    /// it: see [`unlock`](MultiGuard::unlock).
+    /// Releases all as [`unlock`](MultiGuard::unlock) does, waiting at most `wait` in all.
     ///
-    /// Returns false if an answer was missing when the time was over: the background goes on.
+    /// Returns false if an answer was missing then: the background goes on.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
-    /// Otherwise as [`unlock`](MultiGuard::unlock).
+    /// [`Cancelled`](ErrorKind::Cancelled): the background goes on. Otherwise as
+    /// [`unlock`](MultiGuard::unlock).
     pub fn unlock_within(mut self, wait: impl Into<Wait>) -> Result<bool> {
         let wait = wait.into();
         let mut all = true;

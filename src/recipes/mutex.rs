@@ -19,37 +19,34 @@ use crate::session::wait_limit::Wait;
 
 /// A lock with one holder in the whole ensemble.
 ///
-/// Each contender creates an ephemeral sequential child of the lock path `base/name`. The contender
-/// with the lowest number holds the lock; each other one waits until those ahead are gone. The first
-/// three waiters watch all nodes ahead of theirs, and so usually need no list when the lock is
-/// released; later ones watch the node before theirs. A release wakes one waiter. This is the lock of
-/// ZooKeeper's "Recipes and Solutions". The nodes are named like those of Curator's
-/// `InterProcessMutex`, which can share a path with it.
+/// Each contender creates an ephemeral sequential node below the lock path `base/name`. The lowest
+/// number holds the lock; a release wakes one waiter. This is the lock of ZooKeeper's "Recipes and
+/// Solutions", with the node names of Curator's `InterProcessMutex`, which can share a path with
+/// it.
 ///
-/// The value is a description: cheap to make, to clone and to share between threads, and not
-/// tied to a session. After a session is lost, the same value works again on a new one.
+/// The value is a description: cheap to make, to clone and to share between threads, and not tied
+/// to a session. After a session is lost, the same value works again on a new one. Settings are
+/// methods that take the value and return it; its clones, and guards that it has returned, keep
+/// theirs.
 ///
 /// # Guarantees
 ///
-/// Mutual exclusion among all clients of the ensemble as long as each stops when its guard
-/// says that the lock is lost. A process that is paused at the wrong moment does not learn of the
-/// loss in time: only the receiver of its late writes can refuse them, by the
+/// [One holder at a time](crate#guarantees), as long as each stops when its guard says that the
+/// lock is lost. A process that is paused at the wrong moment does not learn of the loss in time:
+/// only the receiver of its late writes can refuse them, by the
 /// [`fencing_token`](LockGuard::fencing_token).
 ///
 /// # Fairness
 ///
 /// First come, first served, by the sequence numbers. Threads of one process that use equal locks
-/// of one client share a place in that order. They pass the lock on among themselves, first come,
-/// first served, without asking the ensemble, within limits that leave other contenders their
-/// share: see [`HandOver`], which can also turn this off.
+/// of one client share a place in that order, and pass the lock on among themselves without asking
+/// the ensemble, within limits: see [`HandOver`], which can also turn this off.
 ///
 /// # Reentrancy
 ///
 /// None. A thread that holds the lock and locks it again waits for itself: for ever with
 /// [`lock`](DistributedLock::lock), in vain with the other calls. A
 /// [`ReentrantLock`](crate::ReentrantLock) can be locked again.
-///
-/// # Example
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedLock};
@@ -62,9 +59,6 @@ use crate::session::wait_limit::Wait;
 /// } // released here
 /// # Ok::<(), zklock::Error>(())
 /// ```
-///
-/// Settings are methods that take the value and return it. If it was used before, they count from then on;
-/// its clones, and guards that it has returned, keep theirs.
 #[derive(Clone)]
 pub struct DistributedLock {
     pub(crate) lock_node: LockNode,
@@ -87,8 +81,8 @@ impl DistributedLock {
     ///
     /// Never fails: if ZooKeeper does not allow the name, the first call that needs it fails with
     /// [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute path, `name` one
-    /// component of a path; together they have at most 1,024 bytes. The first acquisition creates
-    /// the missing parts of the path.
+    /// component of a path; together at most 1,024 bytes. The first acquisition creates the missing
+    /// parts of the path.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -100,7 +94,7 @@ impl DistributedLock {
         DistributedLock { lock_node, policy, sharer: OnceLock::new() }
     }
 
-    /// The same as [`new`](DistributedLock::new), to begin a chain of settings that ends with
+    /// Describes the lock as [`new`](DistributedLock::new) does, for a chain that ends with
     /// [`build`](DistributedLock::build).
     pub fn builder(
         zk: impl Into<Client>,
@@ -110,7 +104,7 @@ impl DistributedLock {
         DistributedLock::new(zk, base, name)
     }
 
-    /// Returns the lock as it is: for chains that begin with [`builder`](DistributedLock::builder).
+    /// Returns the lock as it is, at the end of a chain.
     #[must_use = "the value is returned"]
     pub fn build(self) -> DistributedLock {
         self
@@ -118,54 +112,41 @@ impl DistributedLock {
 
     /// Blocks until the lock is held.
     ///
-    /// It survives lost connections and lost sessions: with a new session it queues anew.
-    /// While it can reach no server, it keeps trying.
+    /// It goes on through lost connections, lost sessions and outages; in a new session it queues
+    /// anew.
     ///
-    /// Bind the guard to a name: `let _ = lock.lock()?;` unlocks at once, and no lint that is
-    /// on by default warns of it.
+    /// Bind the guard to a name: `let _ = lock.lock()?;` unlocks at once, and no default lint warns
+    /// of it.
     ///
     /// # Errors
     ///
-    /// Errors that [end every wait](crate::guide#what-ends-every-wait):
+    /// Those that [end every wait](crate::guide#what-ends-every-wait):
     /// [`InvalidName`](crate::ErrorKind::InvalidName),
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized),
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed),
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an ACL that the server does not
-    /// accept, or data that ask a holder to release the lock,
-    /// [`TooLarge`](crate::ErrorKind::TooLarge),
+    /// accept, or data that ask a holder to release, [`TooLarge`](crate::ErrorKind::TooLarge),
     /// [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted),
     /// [`Closed`](crate::ErrorKind::Closed), [`System`](crate::ErrorKind::System),
-    /// [`Server`](crate::ErrorKind::Server). If the client limits its retries with a
-    /// [`Retry`](crate::Retry), trouble with the connection beyond that limit, too:
-    /// [`Connect`](crate::ErrorKind::Connect), [`SessionLost`](crate::ErrorKind::SessionLost). An
-    /// error never leaves a node behind.
+    /// [`Server`](crate::ErrorKind::Server). Beyond the limits of a [`Retry`](crate::Retry),
+    /// [`Connect`](crate::ErrorKind::Connect) and [`SessionLost`](crate::ErrorKind::SessionLost),
+    /// too. No error leaves a node behind.
     pub fn lock(&self) -> Result<LockGuard> {
         insist(|| self.acquire(Limits::patient(&Wait::FOREVER)))
     }
 
     /// Acquires the lock, waiting at most `wait`: for a time, until an instant, or until cancelled.
     ///
-    /// When the time is over it returns `None`: see [`try_lock_for`](DistributedLock::try_lock_for). Without
-    /// a time, it returns `None` never.
+    /// `None` when the time is over, as with [`try_lock_for`](DistributedLock::try_lock_for); never
+    /// without a time.
     ///
-    /// When the wait is cancelled, cleaning up takes up to half a second more while the server does not
-    /// answer; what is left then is cleaned up in the background.
+    /// When the wait is cancelled, cleaning up takes up to half a second more while the server does
+    /// not answer; the background does the rest.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled, at once if the token was tripped
-    /// before; otherwise as [`try_lock_for`](DistributedLock::try_lock_for).
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # let lock = zklock::DistributedLock::new(zklock::Client::connect("localhost")?, "/l", "n");
-    /// let stop = zklock::Cancel::new(); // tripped by the thread that handles signals
-    /// let Some(guard) = lock.lock_within((Duration::from_secs(1800), &stop))? else {
-    ///     return Ok(()); // others hold it
-    /// };
-    /// # drop(guard);
-    /// # Ok::<(), zklock::Error>(())
-    /// ```
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled, at once if the token
+    /// was tripped before; otherwise as [`try_lock_for`](DistributedLock::try_lock_for).
     pub fn lock_within(&self, wait: impl Into<Wait>) -> Result<Option<LockGuard>> {
         let wait = wait.into();
         insist_within(&wait, || self.acquire(Limits::patient(&wait)))
@@ -175,13 +156,13 @@ impl DistributedLock {
     /// left.
     ///
     /// `None` means that others have it: a server said so in this call, or another thread of this
-    /// process holds the lock. The call waits for no contender. It waits for the ensemble, at most
-    /// the [connect timeout](crate::ClientBuilder::connect_timeout).
+    /// process holds the lock. The call waits only for the ensemble, at most the [connect
+    /// timeout](crate::ClientBuilder::connect_timeout).
     ///
     /// # Errors
     ///
     /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the connect timeout;
-    /// otherwise as [`lock`](DistributedLock::lock). See the [table](crate#errors).
+    /// otherwise as [`lock`](DistributedLock::lock).
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
         let wait = self.lock_node.client().core().connect_timeout().into();
         self.acquire(Limits::impatient(&wait))
@@ -189,18 +170,17 @@ impl DistributedLock {
 
     /// Acquires the lock, waiting at most `limit`; otherwise returns `None`, and no node is left.
     ///
-    /// `None` means that others have it: a server said so in this call, even if it cannot be
-    /// reached any more, or another thread of this process holds the lock.
+    /// `None` means the same as for [`try_lock`](DistributedLock::try_lock), even if the server
+    /// that said so cannot be reached any more.
     ///
     /// The limit includes connecting and cleaning up, whatever the network does; only a request
-    /// that is under way may take up to 50 ms more. [`Duration::ZERO`] works like
-    /// [`try_lock`](DistributedLock::try_lock), but hardly waits for the ensemble; a duration
-    /// too long for the clock is no limit.
+    /// that is under way may take up to 50 ms more. [`Duration::ZERO`] works like `try_lock`, but
+    /// hardly waits for the ensemble; a duration too long for the clock is no limit.
     ///
     /// # Errors
     ///
     /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
-    /// call; otherwise as [`lock`](DistributedLock::lock). See the [table](crate#errors).
+    /// call; otherwise as [`lock`](DistributedLock::lock).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<LockGuard>> {
         self.lock_within(limit)
     }
@@ -255,22 +235,20 @@ impl DistributedLock {
     }
 
     /// Keeps the contender's node for at most `limit` after the release, while no other contender
-    /// asks for the lock. Acquiring it again in this time costs no request. Default: not kept.
+    /// asks for the lock. Default: not kept.
     ///
-    /// For services that acquire the same lock again and again. As soon as another contender comes,
-    /// or a client [requests the release](LockNode::request_release), the node is deleted,
-    /// without waiting for the end of that time. Other clients see a kept lock as held:
-    /// [`contenders`](LockNode::contenders) and observers show its node, and another
-    /// client's [`try_lock`](DistributedLock::try_lock) may return `None`. The node is deleted when
-    /// the last of the lock's values and guards is dropped, and with the client. If the session of
-    /// a kept node is lost, nothing is reported: the next call contends anew.
+    /// Acquiring it again in this time costs no request. As soon as another contender comes, or a
+    /// client [requests the release](LockNode::request_release), the node is deleted; also when the
+    /// last of the lock's values and guards is dropped, and with the client. Other clients see a
+    /// kept lock as held: [`contenders`](LockNode::contenders) and observers show its node, and
+    /// another client's [`try_lock`](DistributedLock::try_lock) may return `None`, as does that of
+    /// a [`MultiLock`](crate::MultiLock) of this process. If its session is lost, nothing is
+    /// reported: the next call contends anew.
     ///
-    /// The price is paid in a crash: a process that dies while it *keeps* a lock, without holding
-    /// it, blocks the others for the [session timeout](Client::session_timeout), as if it had died
-    /// while holding the lock. So does a process that ends without dropping the lock or closing the
-    /// client. A process that is paused or cut off blocks them for as long as that lasts, at most
-    /// the session timeout. A [`MultiLock`](crate::MultiLock) over this lock contends like another
-    /// client: its `try_lock` returns `None` if its own process keeps the lock.
+    /// The price: a process that dies while it *keeps* a lock, or ends without dropping the lock or
+    /// closing the client, blocks the others for the [session timeout](Client::session_timeout), as
+    /// if it had died while holding the lock. One that is paused or cut off blocks them for as long
+    /// as that lasts, at most the session timeout.
     #[must_use = "the value is changed, and returned"]
     pub fn keep_for(mut self, limit: Duration) -> DistributedLock {
         self.policy.keep = Some(limit);
@@ -285,18 +263,14 @@ impl DistributedLock {
 ///
 /// - It hands the lock to the next waiting thread of this process, unless it is another contender's
 ///   turn (see [`HandOver`]).
-/// - It [keeps](DistributedLock::keep_for) the node, if the lock is set to do so and there
-///   is no other contender.
+/// - It [keeps](DistributedLock::keep_for) the node, if the lock is set to do so and there is no
+///   other contender.
 /// - It deletes the guard's own node, never another one, and returns within half a second, when the
-///   request is on its way to the server: for other clients the lock is held until the server has
-///   carried it out. Without a connection, or if the connection is lost before
-///   the reply, the delete is retried in the background until the server has deleted the node or
-///   ended the session.
+///   request is on its way: for other clients the lock is held until the server has carried it out.
+///   Without a connection, or if the connection is lost before the reply, the delete is retried in
+///   the background until the server has deleted the node or ended the session.
 ///
-/// [`unlock`](LockGuard::unlock) waits as long as the release takes, and reports a failure.
-///
-/// The guard can be sent to another thread and dropped there. It keeps the client's
-/// session open.
+/// The guard can be dropped on another thread. It keeps the client's session open.
 #[must_use = "if unused the lock is released immediately"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {
@@ -317,8 +291,8 @@ impl LockGuard {
         self.hold.check()
     }
 
-    /// Returns the number to send with each write to what the lock protects, so that its receiver
-    /// can refuse late writes of a former holder.
+    /// Returns the number to send with each write, so that its receiver can refuse late writes of a
+    /// former holder.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
@@ -326,32 +300,30 @@ impl LockGuard {
     /// Releases the lock as dropping does, waits until the server has confirmed it, and reports a
     /// failure.
     ///
-    /// While the connection is lost it waits until the session is resumed or lost. If the lock
-    /// goes to another thread of this process, or is [kept](DistributedLock::keep_for), it
-    /// sends no request: it reports a loss only if this process knows of it.
+    /// While the connection is lost it waits until the session is resumed or lost. If the lock goes
+    /// to another thread of this process, or is [kept](DistributedLock::keep_for), it sends no
+    /// request: it reports a loss only if this process knows of it.
     ///
     /// # Errors
     ///
-    /// [`SessionLost`](crate::ErrorKind::SessionLost),
-    /// [`Lost`](crate::ErrorKind::Lost), [`Closed`](crate::ErrorKind::Closed) or
-    /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if the lock was lost before: another client may
-    /// have held it since.
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock node's ACL does not
-    /// allow deleting, [`Server`](crate::ErrorKind::Server) if the server refuses for another
-    /// reason; the delete is then retried in the background.
+    /// [`SessionLost`](crate::ErrorKind::SessionLost), [`Lost`](crate::ErrorKind::Lost),
+    /// [`Closed`](crate::ErrorKind::Closed) or [`AuthFailed`](crate::ErrorKind::AuthFailed) if the
+    /// lock was lost before: another client may have held it since.
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock node's ACL does not allow
+    /// deleting, [`Server`](crate::ErrorKind::Server) if the server refuses for another reason; the
+    /// delete is then retried in the background.
     pub fn unlock(self) -> Result<()> {
         self.hold.release()
     }
 
-    /// Releases the lock, waiting at most `wait` until the server has confirmed it: see
-    /// [`unlock`](LockGuard::unlock).
+    /// Releases the lock as [`unlock`](LockGuard::unlock) does, waiting at most `wait`.
     ///
-    /// Returns false if there was no answer when the time was over: the background goes on.
+    /// Returns false if there was no answer by then: the background goes on.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
-    /// Otherwise as [`unlock`](LockGuard::unlock).
+    /// [`Cancelled`](crate::ErrorKind::Cancelled): the background goes on. Otherwise as
+    /// [`unlock`](LockGuard::unlock).
     pub fn unlock_within(self, wait: impl Into<Wait>) -> Result<bool> {
         self.hold.release_within(&wait.into())
     }

@@ -21,9 +21,8 @@ use crate::session::wait_limit::Wait;
 /// A thread that has locked it *n* times holds it until the *n* guards are dropped, in any order.
 /// Locking again sends no request. But in the destructors of thread-local values the library may no
 /// longer know what the thread holds: locking again there waits for the thread's own guards. Only a
-/// value and its clones count as the same lock, not another value of the same path.
-///
-/// To other clients it is a mutex: it and a `DistributedLock` of the same path exclude each other.
+/// value and its clones count as the same lock, not another value of the same path. It and a
+/// `DistributedLock` of the same path exclude each other.
 ///
 /// ```no_run
 /// use zklock::{Client, ReentrantLock};
@@ -69,8 +68,7 @@ fn address(identity: &Arc<()>) -> usize {
 }
 
 impl ReentrantLock {
-    /// Describes the lock `name` under the path `base`, with the default settings: see
-    /// [`DistributedLock::new`].
+    /// Describes the lock `name` under the path `base`, as [`DistributedLock::new`] does.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -79,45 +77,42 @@ impl ReentrantLock {
         ReentrantLock::from(DistributedLock::new(zk, base, name))
     }
 
-    /// Blocks until this thread holds the lock; returns at once if it holds the lock already.
+    /// Blocks until this thread holds the lock; returns at once if it holds it already.
     ///
     /// # Errors
     ///
-    /// If this thread's guards have lost the lock, [`Lost`](crate::ErrorKind::Lost) or
-    /// [`SessionLost`](crate::ErrorKind::SessionLost), until all of them are dropped. Otherwise as
+    /// [`Lost`](crate::ErrorKind::Lost) or [`SessionLost`](crate::ErrorKind::SessionLost) if this
+    /// thread's guards have lost the lock, until all of them are dropped. Otherwise as
     /// [`DistributedLock::lock`].
     pub fn lock(&self) -> Result<ReentrantGuard> {
         self.enter_or(DistributedLock::lock)
     }
 
-    /// Acquires the lock, waiting at most `wait`: see [`DistributedLock::lock_within`].
+    /// Acquires the lock, waiting at most `wait`, as [`DistributedLock::lock_within`] does.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as
     /// [`try_lock_for`](ReentrantLock::try_lock_for).
     pub fn lock_within(&self, wait: impl Into<Wait>) -> Result<Option<ReentrantGuard>> {
         self.try_enter_or(|lock| lock.lock_within(wait))
     }
 
     /// Acquires the lock if this thread holds it already, or no other contender is there; otherwise
-    /// returns `None`: see [`DistributedLock::try_lock`].
+    /// returns `None`, as [`DistributedLock::try_lock`] does.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the connect timeout;
-    /// otherwise as [`lock`](ReentrantLock::lock).
+    /// [`Connect`](crate::ErrorKind::Connect) as there; otherwise as [`lock`](ReentrantLock::lock).
     pub fn try_lock(&self) -> Result<Option<ReentrantGuard>> {
         self.try_enter_or(DistributedLock::try_lock)
     }
 
-    /// Acquires the lock, waiting at most `limit`; otherwise returns `None`: see
-    /// [`DistributedLock::try_lock_for`].
+    /// Acquires the lock, waiting at most `limit`, as [`DistributedLock::try_lock_for`] does.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
-    /// call; otherwise as [`lock`](ReentrantLock::lock).
+    /// [`Connect`](crate::ErrorKind::Connect) as there; otherwise as [`lock`](ReentrantLock::lock).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<ReentrantGuard>> {
         self.lock_within(limit)
     }
@@ -214,12 +209,12 @@ pub struct ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    /// Drops this guard; the last one releases the lock, waits until the server has confirmed it,
-    /// and reports a failure.
+    /// Drops this guard; the last one releases the lock as [`LockGuard::unlock`] does, and only it
+    /// may fail.
     ///
     /// # Errors
     ///
-    /// For the last guard, as [`LockGuard::unlock`]; for the others, none.
+    /// As [`LockGuard::unlock`].
     pub fn unlock(self) -> Result<()> {
         match Rc::try_unwrap(self.held) {
             Ok(Held { guard, _entry }) => guard.unlock(),
@@ -227,12 +222,12 @@ impl ReentrantGuard {
         }
     }
 
-    /// Drops this guard; the last one releases the lock, waiting at most `wait` until the server has
-    /// confirmed it: see [`LockGuard::unlock_within`].
+    /// Drops this guard; the last one releases the lock as [`LockGuard::unlock_within`] does, and
+    /// only it may fail.
     ///
     /// # Errors
     ///
-    /// For the last guard, as [`LockGuard::unlock_within`]; for the others, none.
+    /// As [`LockGuard::unlock_within`].
     pub fn unlock_within(self, wait: impl Into<Wait>) -> Result<bool> {
         match Rc::try_unwrap(self.held) {
             Ok(Held { guard, _entry }) => guard.unlock_within(wait),

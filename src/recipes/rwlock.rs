@@ -13,28 +13,19 @@ use crate::session::wait_limit::Wait;
 
 /// A lock that many readers may hold at once, or one writer.
 ///
-/// These are the shared locks of ZooKeeper's "Recipes and Solutions", made safe and fair: a reader
-/// waits for the nearest writer before it, a writer for the contender before it. So a writer's
-/// release wakes only the readers behind it up to the next writer. The nodes are named like those of
-/// Curator's `InterProcessReadWriteLock`, which can share a path with it.
+/// These are the shared locks of ZooKeeper's "Recipes and Solutions", made safe and fair. A
+/// writer's release wakes only the readers behind it up to the next writer. Curator's
+/// `InterProcessReadWriteLock` can share a path with it; another recipe must not.
 ///
-/// As with [`DistributedLock`](crate::DistributedLock), the value is a description, and the
-/// guarantees are the same. A thread waits for itself if it acquires a lock that excludes one that
-/// it holds. The base path and name of a read/write lock must not be those of any other recipe's
-/// lock.
+/// The value is a description, with the guarantees of a
+/// [`DistributedLock`](crate::DistributedLock). A thread waits for itself if it acquires a lock
+/// that excludes one that it holds.
 ///
-/// # Fairness
-///
-/// First come, first served: readers that come after a waiting writer wait behind it, so that
-/// neither readers nor writers starve.
-///
-/// # From writer to reader
-///
-/// A writer can become a reader without letting any other writer in between:
-/// [`WriteGuard::downgrade`]. The reverse does not exist: two readers that both wanted to become
-/// the writer would wait for each other for ever. Release the lock, and acquire it for writing.
-///
-/// # Example
+/// - First come, first served: readers that come after a waiting writer wait behind it, so that
+///   neither readers nor writers starve.
+/// - A writer can [become a reader](WriteGuard::downgrade). The reverse does not exist: two readers
+///   that both wanted it would wait for each other for ever. Release the lock, and acquire it for
+///   writing.
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedRwLock};
@@ -56,8 +47,8 @@ pub struct DistributedRwLock {
 }
 
 impl DistributedRwLock {
-    /// Describes the lock `name` under the path `base`, with the default settings: see
-    /// [`DistributedLock::new`](crate::DistributedLock::new).
+    /// Describes the lock `name` under the path `base`, as
+    /// [`DistributedLock::new`](crate::DistributedLock::new) does.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -78,33 +69,33 @@ impl DistributedRwLock {
         self.lock_node.wait(self.reader()).map(ReadGuard::new)
     }
 
-    /// Acquires the lock for reading, waiting at most `wait`: see
-    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    /// Acquires the lock for reading, waiting at most `wait`, as
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within) does.
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    /// As there.
     pub fn read_within(&self, wait: impl Into<Wait>) -> Result<Option<ReadGuard>> {
         Ok(self.lock_node.within(self.reader(), &wait.into())?.map(ReadGuard::new))
     }
 
     /// Acquires the lock for reading if no writer holds it or waits for it; otherwise returns
-    /// `None`, and no node is left: see
-    /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+    /// `None`, as [`DistributedLock::try_lock`](crate::DistributedLock::try_lock) does, and no node
+    /// is left.
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+    /// As there.
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
         Ok(self.lock_node.try_now(self.reader())?.map(ReadGuard::new))
     }
 
-    /// Acquires the lock for reading, waiting at most `limit`; otherwise returns `None`: see
-    /// [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
+    /// Acquires the lock for reading, waiting at most `limit`, as
+    /// [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for) does.
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
+    /// As there.
     pub fn try_read_for(&self, limit: Duration) -> Result<Option<ReadGuard>> {
         self.read_within(limit)
     }
@@ -118,32 +109,32 @@ impl DistributedRwLock {
         self.lock_node.wait(self.writer()).map(|hold| self.written(hold))
     }
 
-    /// Acquires the lock for writing, waiting at most `wait`: see
-    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    /// Acquires the lock for writing, waiting at most `wait`, as
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within) does.
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    /// As there.
     pub fn write_within(&self, wait: impl Into<Wait>) -> Result<Option<WriteGuard>> {
         Ok(self.lock_node.within(self.writer(), &wait.into())?.map(|hold| self.written(hold)))
     }
 
-    /// Acquires the lock for writing if no other contender is there; otherwise returns `None`, and
-    /// no node is left: see [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+    /// Acquires the lock for writing if no other contender is there; otherwise returns `None`, as
+    /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock) does, and no node is left.
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+    /// As there.
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
         Ok(self.lock_node.try_now(self.writer())?.map(|hold| self.written(hold)))
     }
 
-    /// Acquires the lock for writing, waiting at most `limit`; otherwise returns `None`: see
-    /// [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
+    /// Acquires the lock for writing, waiting at most `limit`, as
+    /// [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for) does.
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
+    /// As there.
     pub fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard>> {
         self.write_within(limit)
     }
@@ -163,8 +154,8 @@ impl DistributedRwLock {
 
 settings!(DistributedRwLock);
 
-/// Holds a [`DistributedRwLock`] for reading; dropping the guard releases the lock as dropping a
-/// [`LockGuard`](crate::LockGuard) does.
+/// Holds a [`DistributedRwLock`] for reading; dropping the guard releases the lock as with a
+/// [`LockGuard`](crate::LockGuard).
 #[must_use = "if unused the lock is released immediately"]
 #[clippy::has_significant_drop]
 pub struct ReadGuard {
@@ -187,8 +178,8 @@ impl ReadGuard {
 
 guard!(ReadGuard, unlock, unlock_within, "Releases the lock");
 
-/// Holds a [`DistributedRwLock`] for writing; dropping the guard releases the lock as dropping a
-/// [`LockGuard`](crate::LockGuard) does.
+/// Holds a [`DistributedRwLock`] for writing; dropping the guard releases the lock as with a
+/// [`LockGuard`](crate::LockGuard).
 #[must_use = "if unused the lock is released immediately"]
 #[clippy::has_significant_drop]
 pub struct WriteGuard {
@@ -197,8 +188,8 @@ pub struct WriteGuard {
 }
 
 impl WriteGuard {
-    /// Returns the number to send with each write to what the lock protects, so that its receiver
-    /// can refuse late writes of a former holder.
+    /// Returns the number to send with each write, so that its receiver can refuse late writes of a
+    /// former holder.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
@@ -211,15 +202,14 @@ impl WriteGuard {
     /// while the connection is lost, until the session is resumed or lost.
     ///
     /// Callbacks registered with [`on_lost`](Hold::on_lost) and
-    /// [`on_release_requested`](Hold::on_release_requested) end with the writer's guard; an
-    /// earlier request to release the lock is not passed on.
+    /// [`on_release_requested`](Hold::on_release_requested) end with the writer's guard; an earlier
+    /// request to release the lock is not passed on.
     ///
     /// # Errors
     ///
-    /// After an error **nothing is held any more**; the error says why:
-    /// [`Lost`](crate::ErrorKind::Lost), [`SessionLost`](crate::ErrorKind::SessionLost),
-    /// [`Closed`](crate::ErrorKind::Closed) or [`AuthFailed`](crate::ErrorKind::AuthFailed) if the
-    /// lock was lost before or during the call,
+    /// After an error **nothing is held any more**: [`Lost`](crate::ErrorKind::Lost),
+    /// [`SessionLost`](crate::ErrorKind::SessionLost), [`Closed`](crate::ErrorKind::Closed) or
+    /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if the lock was lost before or during the call,
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock node's ACL no longer allows
     /// creating or deleting, [`InvalidArgument`](crate::ErrorKind::InvalidArgument),
     /// [`Server`](crate::ErrorKind::Server).
@@ -227,14 +217,15 @@ impl WriteGuard {
         self.downgrade_within(Wait::FOREVER)
     }
 
-    /// Downgrades as [`downgrade`](WriteGuard::downgrade), waiting at most `wait` for the answers.
+    /// Turns the writer into a reader as [`downgrade`](WriteGuard::downgrade) does, waiting at most
+    /// `wait` for the answers.
     ///
     /// # Errors
     ///
     /// [`Connect`](crate::ErrorKind::Connect) or
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the time is over,
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: nothing is held then.
-    /// Otherwise as [`downgrade`](WriteGuard::downgrade).
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) at the end of `wait`,
+    /// [`Cancelled`](crate::ErrorKind::Cancelled): nothing is held then. Otherwise as
+    /// [`downgrade`](WriteGuard::downgrade).
     pub fn downgrade_within(self, wait: impl Into<Wait>) -> Result<ReadGuard> {
         let (form, data) = (self.lock_node.form(ContenderKind::Read), self.lock_node.data());
         let contender = (&*data, &*self.lock_node.node.acl);

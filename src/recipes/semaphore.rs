@@ -12,29 +12,19 @@ use crate::session::wait_limit::Wait;
 
 /// A fixed number of permits, of which each holder has one or more.
 ///
-/// Each acquisition has one node, whose name says how many of how many permits it takes. A
-/// contender is admitted once those before it leave enough permits. Until then it watches the
-/// shortest run of nodes before it of which one must go first, so that the right waiter wakes,
-/// whichever holder releases. A release wakes at most as many waiters as there are permits, and all
-/// waiters if there are 17 permits or more; each lists the contenders once. No client in another
-/// language has this semaphore: Curator's and kazoo's have layouts of their own, and cannot share a
-/// path with it or with each other.
+/// A contender is admitted once those before it leave enough permits, whichever holder releases. A
+/// release wakes at most as many waiters as there are permits, and all waiters if there are 17
+/// permits or more; each lists the contenders once. No semaphore of another library, and no other
+/// recipe, can share the path.
 ///
-/// As with [`DistributedLock`](crate::DistributedLock), the value is a description, and the
-/// guarantees are the same. The base path and name must not be those of any other recipe's lock.
+/// The value is a description, with the guarantees of a
+/// [`DistributedLock`](crate::DistributedLock).
 ///
-/// # The number of permits
-///
-/// All clients must use the same number. A contender whose number differs from that of the first
-/// holder or waiting contender fails with [`Conflict`](crate::ErrorKind::Conflict), and affects no
-/// other contender. To change the number, first wait until no contender is left.
-///
-/// # Fairness
-///
-/// First come, first served: contenders that ask for few permits do not overtake one that asks for
-/// many.
-///
-/// # Example
+/// - All clients must use the same number of permits. A contender whose number differs from that of
+///   the first holder or waiting contender fails with [`Conflict`](crate::ErrorKind::Conflict), and
+///   affects no other contender. To change the number, first wait until no contender is left.
+/// - First come, first served: contenders that ask for few permits do not overtake one that asks
+///   for many.
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedSemaphore};
@@ -54,9 +44,10 @@ pub struct DistributedSemaphore {
 }
 
 impl DistributedSemaphore {
-    /// Describes the semaphore `name` under the path `base`, with `permits` permits: see
-    /// [`DistributedLock::new`](crate::DistributedLock::new). If `permits` is 0, every acquisition
-    /// fails.
+    /// Describes the semaphore `name` under the path `base`, as
+    /// [`DistributedLock::new`](crate::DistributedLock::new) does a lock.
+    ///
+    /// If `permits` is 0, every acquisition fails.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -88,8 +79,8 @@ impl DistributedSemaphore {
         self.lock_node.wait(self.share(permits)).map(Permit::new)
     }
 
-    /// Acquires a permit, waiting at most `wait`: see
-    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    /// Acquires a permit, waiting at most `wait`, as
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within) does.
     ///
     /// # Errors
     ///
@@ -98,14 +89,13 @@ impl DistributedSemaphore {
         self.acquire_many_within(1, wait)
     }
 
-    /// Acquires `permits` permits, waiting at most `wait`: see
-    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    /// Acquires `permits` permits, waiting at most `wait`, as
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within) does.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled;
-    /// [`Connect`](crate::ErrorKind::Connect) when its time is over, if no server answered in this
-    /// call; otherwise as [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// [`Connect`](crate::ErrorKind::Connect) and [`Cancelled`](crate::ErrorKind::Cancelled) as
+    /// there; otherwise as [`acquire_many`](DistributedSemaphore::acquire_many).
     pub fn acquire_many_within(
         &self,
         permits: u32,
@@ -115,34 +105,34 @@ impl DistributedSemaphore {
         Ok(hold.map(Permit::new))
     }
 
-    /// Acquires a permit if one is free and no other contender waits; otherwise returns `None`, and
-    /// no node is left: see [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+    /// Acquires a permit if one is free and no other contender waits; otherwise returns `None`, as
+    /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock) does, and no node is left.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the connect timeout;
-    /// otherwise as [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// [`Connect`](crate::ErrorKind::Connect) as there; otherwise as
+    /// [`acquire_many`](DistributedSemaphore::acquire_many).
     pub fn try_acquire(&self) -> Result<Option<Permit>> {
         self.try_acquire_many(1)
     }
 
-    /// Acquires `permits` permits without waiting for other contenders: see
-    /// [`try_acquire`](DistributedSemaphore::try_acquire).
+    /// Acquires `permits` permits as [`try_acquire`](DistributedSemaphore::try_acquire) does,
+    /// without waiting for other contenders.
     ///
     /// # Errors
     ///
-    /// As [`try_acquire`](DistributedSemaphore::try_acquire).
+    /// As there.
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permit>> {
         Ok(self.lock_node.try_now(self.share(permits))?.map(Permit::new))
     }
 
-    /// Acquires a permit, waiting at most `limit`; otherwise returns `None`: see
-    /// [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
+    /// Acquires a permit, waiting at most `limit`; otherwise returns `None`, as
+    /// [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for) does.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
-    /// call; otherwise as [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// [`Connect`](crate::ErrorKind::Connect) as there; otherwise as
+    /// [`acquire_many`](DistributedSemaphore::acquire_many).
     pub fn try_acquire_for(&self, limit: Duration) -> Result<Option<Permit>> {
         self.acquire_within(limit)
     }
@@ -154,8 +144,8 @@ impl DistributedSemaphore {
 
 settings!(DistributedSemaphore);
 
-/// Holds permits of a [`DistributedSemaphore`]; dropping it releases them as dropping a
-/// [`LockGuard`](crate::LockGuard) does.
+/// Holds permits of a [`DistributedSemaphore`]; dropping it releases them as with a
+/// [`LockGuard`](crate::LockGuard).
 ///
 /// There is no fencing token: contenders that hold at once have no order.
 #[must_use = "if unused the permits are released immediately"]

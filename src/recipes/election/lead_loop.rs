@@ -23,7 +23,7 @@ impl LeaderElection {
     /// Campaigns, runs `term` whenever this candidate leads, and campaigns again, until `term`
     /// returns `Break`.
     ///
-    /// Runs everything on the calling thread. `term` does the leader's work.
+    /// Everything runs on the calling thread.
     ///
     /// | `term` ends with | What `lead` does |
     /// |---|---|
@@ -34,22 +34,17 @@ impl LeaderElection {
     /// | a panic | resigns, and passes the panic on to the caller |
     ///
     /// It also pauses after a [retryable](crate::Error::is_retryable) error of campaigning. No
-    /// error of `term` ends `lead`: to end it with an error, return the error as the value of
-    /// `Break`.
+    /// error of `term` ends `lead`: return it as the value of `Break` for that.
     ///
     /// **`term` must end when the leadership is lost**, because others lead then. It can check
     /// [`is_held`](crate::Hold::is_held) between its steps, or use
     /// [`on_lost`](crate::Hold::on_lost) or [`lost`](crate::Hold::lost). Nothing can end it from
     /// outside.
     ///
-    /// Any clone of the election reports the [`progress`](LeaderElection::progress).
-    ///
     /// # Errors
     ///
     /// As [`campaign`](LeaderElection::campaign), except for
-    /// [retryable](crate::Error::is_retryable) errors. A closed client ends it.
-    ///
-    /// # Example
+    /// [retryable](crate::Error::is_retryable) errors.
     ///
     /// ```no_run
     /// use std::ops::ControlFlow::{Break, Continue};
@@ -72,18 +67,16 @@ impl LeaderElection {
         insist(|| self.supervise(&Wait::FOREVER, &mut term))
     }
 
-    /// Campaigns and runs `term` again and again, at most as long as `wait`: see
-    /// [`lead`](LeaderElection::lead).
+    /// Campaigns and runs `term` again and again as [`lead`](LeaderElection::lead) does, at most as
+    /// long as `wait`.
     ///
-    /// The end of `wait` ends campaigning and pausing at once. It does not interrupt a term, which
-    /// can check the time or the token itself, just as it checks the leadership. The term that runs
-    /// then is the last one; if it returns `Break`, the call returns its value. `None` when the
-    /// time is over.
+    /// The end of `wait` ends campaigning and pausing at once, but interrupts no term. The term
+    /// that runs then is the last one; if it returns `Break`, the call returns its value. `None`
+    /// when the time is over.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
-    /// [`lead`](LeaderElection::lead).
+    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`lead`](LeaderElection::lead).
     pub fn lead_within<T>(
         &self,
         wait: impl Into<Wait>,
@@ -92,8 +85,8 @@ impl LeaderElection {
         self.supervise(&wait.into(), term)
     }
 
-    /// Returns what [`lead`](LeaderElection::lead) is doing just now, on all threads that run it on
-    /// this value or its clones. If there are several, the phase is that of the most advanced one.
+    /// Returns what [`lead`](LeaderElection::lead) is doing just now, on this value and its clones:
+    /// the phase of the most advanced one.
     pub fn progress(&self) -> ElectionProgress {
         let is_connected = self.lock_node.client().state() == SessionState::Connected;
         let progress = self.progress.lock();

@@ -25,31 +25,17 @@ use crate::session::wait_limit::Wait;
 /// Elects one leader among many candidates, and the next one when the leader resigns or its session
 /// ends.
 ///
-/// Each candidate creates an ephemeral sequential child of the election's node `base/name`, with
-/// its id as data. The lowest number leads; each other candidate waits for the one before it. Node
-/// names are those of Curator's `InterProcessMutex`, which its `LeaderSelector` uses: candidates of
-/// both can share a path, and see each other's ids. (Curator's `LeaderLatch` uses other names.)
+/// Each candidate has an ephemeral sequential node below `base/name`, with its id as data; the
+/// lowest number leads. Candidates of Curator's `LeaderSelector` (not `LeaderLatch`) can share the
+/// path; all see each other's ids. An election and a mutex of one path exclude each other.
 ///
-/// The value is a description: cheap to make, to clone, to share between threads, and not tied to
-/// a session. Each campaign has a node of its own, even if several campaigns use one value.
-///
-/// An election and a mutex of the same path and name exclude each other.
-/// [`request_release`](LockNode::request_release) asks the leader to resign.
-///
-/// # Guarantees
-///
-/// Those of a [`DistributedLock`](crate::DistributedLock):
+/// The value is a description, as a [`DistributedLock`](crate::DistributedLock) is, with the same
+/// guarantees. Each campaign has a node of its own. [`request_release`](LockNode::request_release)
+/// asks the leader to resign.
 ///
 /// - One leader at a time, provided that each stops when its [`Leadership`] says that it is lost.
-///   It says so by this machine's own clock, before the ensemble lets the next candidate lead.
-/// - Only the receiver can refuse what a paused leader sends late, by the
-///   [`fencing_token`](Leadership::fencing_token).
-/// - Candidates lead in the order in which they began to campaign.
+///   Candidates lead in the order in which they began to campaign.
 /// - Not reentrant: a leader that campaigns again, without resigning, waits for itself.
-///
-/// # Example
-///
-/// One term, until the leadership is lost or dropped:
 ///
 /// ```no_run
 /// use zklock::{Client, LeaderElection};
@@ -72,8 +58,8 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
-    /// Returns the election `name` under the path `base`, with the default settings: see
-    /// [`DistributedLock::new`](crate::DistributedLock::new).
+    /// Describes the election `name` under the path `base`, as
+    /// [`DistributedLock::new`](crate::DistributedLock::new) does a lock.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -87,52 +73,43 @@ impl LeaderElection {
 
     /// Blocks until this candidate leads.
     ///
-    /// Lost connections and lost sessions do not end it: in a new session it campaigns anew. While
-    /// no server can be reached it keeps trying.
+    /// It goes on through lost connections, lost sessions and outages; in a new session it
+    /// campaigns anew.
     ///
-    /// Bind the result to a name: `let _ = election.campaign()?;` resigns at once, and no lint that
-    /// is on by default warns of it.
+    /// Bind the result to a name: `let _ = election.campaign()?;` resigns at once, and no default
+    /// lint warns of it.
     ///
     /// # Errors
     ///
-    /// Only what [ends every wait](crate::guide#what-ends-every-wait): as
-    /// [`DistributedLock::lock`](crate::DistributedLock::lock). The call leaves no node behind in
-    /// any case.
+    /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn campaign(&self) -> Result<Leadership> {
         self.lock_node.wait(self.form()).map(Leadership::new)
     }
 
-    /// Campaigns, waiting at most `wait`; returns `None` if others were ahead until its time was
-    /// over.
-    ///
-    /// `None` means that a server said so in this call. The time includes connecting and cleaning
-    /// up: see [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    /// Campaigns, waiting at most `wait`, as
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within) does; returns `None`
+    /// if others were ahead until then.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect), when the time is over, if no server answered in this
-    /// call; [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
-    /// [`campaign`](LeaderElection::campaign).
+    /// As there.
     pub fn campaign_within(&self, wait: impl Into<Wait>) -> Result<Option<Leadership>> {
         Ok(self.lock_node.within(self.form(), &wait.into())?.map(Leadership::new))
     }
 
     /// Leads if there is no other candidate; otherwise returns `None`, and no node is left.
     ///
-    /// `None` means that a server said in this call that there are others: see
-    /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+    /// `None` means that a server said in this call that there are others.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
-    /// [`campaign`](LeaderElection::campaign).
+    /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
         Ok(self.lock_node.try_now(self.form())?.map(Leadership::new))
     }
 
-    /// Returns the leader, the first of the [`contenders`](LockNode::contenders), as
-    /// [`holder`](LockNode::holder) does; its [`label`](Contender::label) is its id.
+    /// Returns the leader, as [`holder`](LockNode::holder) does; its [`label`](Contender::label) is
+    /// its id.
     ///
     /// The candidate itself may not know yet that it leads, or may already doubt its session; only
     /// its [`Leadership`] says whether *it* leads.
@@ -145,24 +122,10 @@ impl LeaderElection {
     }
 
     /// Observes who leads: first the present [`leader`](LeaderElection::leader), then the leader
-    /// after each change. For followers, dashboards and tests.
+    /// after each change; `None` while nobody leads.
     ///
-    /// While there is a leader, only its node is watched, so that new candidates wake no observer;
-    /// a change of the leader costs each observer a list and a read. While there is none, the list
+    /// A change of the leader costs each observer a list and a read. While there is none, the list
     /// of candidates is watched.
-    ///
-    /// ```no_run
-    /// use zklock::{Client, LeaderElection};
-    ///
-    /// let zk = Client::connect("zk1:2181,zk2:2181")?;
-    /// for leader in LeaderElection::new(&zk, "/elections", "scheduler").observe() {
-    ///     match leader? {
-    ///         Some(leader) => println!("{} leads", leader.label()),
-    ///         None => println!("nobody leads"),
-    ///     }
-    /// }
-    /// # Ok::<(), zklock::Error>(())
-    /// ```
     pub fn observe(&self) -> Changes<Option<Contender>> {
         let leader = |holders: Vec<Contender>| holders.into_iter().next();
         let node = self.node().map(str::to_owned);
@@ -175,11 +138,10 @@ impl LeaderElection {
 }
 
 impl LeaderElection {
-    /// Sets the id of this candidate, as [`leader`](LeaderElection::leader) and
-    /// [`contenders`](LockNode::contenders) show it to others: the data of its node.
+    /// Sets the id of this candidate: the data of its node, which others see as the
+    /// [`label`](Contender::label) of the leader.
     ///
-    /// Default: host, process id, program and the name of the thread that campaigns. Keep it below 1 MiB;
-    /// `__REVOKE__` and `unlock` are refused, because they ask a leader to resign.
+    /// The default and the limits are those of [a lock's data](LockNode#settings).
     #[must_use = "the value is changed, and returned"]
     pub fn id(mut self, id: impl Into<String>) -> LeaderElection {
         self.lock_node.data = Some(id.into().into_bytes());
@@ -188,13 +150,12 @@ impl LeaderElection {
         self
     }
 
-    /// Sets how long [`lead`](LeaderElection::lead) pauses after an error.
+    /// Sets how long [`lead`](LeaderElection::lead) pauses after an error: `first`, doubled with
+    /// each further error up to `longest`.
     ///
-    /// The pause is `first`, doubled with each further error up to `longest`, and of that a random
-    /// part between the half and the whole, so that candidates that fail together do not campaign
-    /// again together. Default 100 ms and 10 s; with [`Duration::ZERO`] for both it does not pause.
-    ///
-    /// It is `first` again after a term that ended without an error, or took longer than `longest`.
+    /// The pause is a random part of that, between the half and the whole. Default 100 ms and 10 s;
+    /// with [`Duration::ZERO`] for both it does not pause. It is `first` again after a term that
+    /// ended without an error, or took longer than `longest`.
     #[must_use = "the value is changed, and returned"]
     pub fn back_off(mut self, first: Duration, longest: Duration) -> LeaderElection {
         self.back_off = BackOff { first, longest };
@@ -204,11 +165,10 @@ impl LeaderElection {
 
 node_settings!(LeaderElection);
 
-/// The leadership of a [`LeaderElection`]; dropping it resigns.
+/// Holds the leadership of a [`LeaderElection`]; dropping it resigns.
 ///
-/// Dropping works as for a [`LockGuard`](crate::LockGuard) with a node of its own.
-///
-/// It can be sent to another thread and dropped there. It keeps the client's session open.
+/// Dropping works as for a [`LockGuard`](crate::LockGuard) with a node of its own, also on another
+/// thread. It keeps the client's session open.
 #[must_use = "if unused it resigns immediately"]
 #[clippy::has_significant_drop]
 pub struct Leadership {
@@ -220,8 +180,8 @@ impl Leadership {
         Leadership { hold }
     }
 
-    /// Returns the number to send along with everything the leader does, so that its receiver can
-    /// refuse what a former leader sends late. It grows from leader to leader.
+    /// Returns the number, greater than those of earlier leaders, to send with each write, so that
+    /// its receiver can refuse late writes of a former leader.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }

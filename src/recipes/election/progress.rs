@@ -3,8 +3,7 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-/// What [`LeaderElection::lead`](crate::LeaderElection::lead) is doing: see
-/// [`LeaderElection::progress`](crate::LeaderElection::progress).
+/// What [`LeaderElection::lead`](crate::LeaderElection::lead) is doing.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ElectionProgress {
