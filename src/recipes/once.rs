@@ -32,37 +32,35 @@ const NOT_RUN: &str = "could not create the parent of the marks, so the job has 
 
 /// Runs a job once for each key, such as a date, on whichever host comes first.
 ///
-/// A lock alone is not enough: a host whose clock is late finds the lock free, and runs the job a
-/// second time. After the job has run, `Once` leaves a mark, a persistent node for the key, and a call
-/// that finds the mark does not run the job. The [transaction](crate::Hold::transaction) of the guard
-/// that was held meanwhile writes the mark: only a call that still holds the lock can leave one.
+/// `Once` leaves a mark, a persistent node, for a key whose job has run. The guard's
+/// [transaction](crate::Hold::transaction) writes it: only a call that still holds the lock can
+/// leave one.
 ///
 /// # Guarantees
 ///
-/// - No two calls run the job for one key at the same time, as far as the lock can guarantee it:
-///   see [`DistributedLock`].
+/// - No two calls run the job for one key at the same time, as far as a [`DistributedLock`] can
+///   guarantee it.
 /// - After [`Done`](OnceOutcome::Done) no call runs the job again until the mark is
 ///   [removed](Once::forget).
 /// - [`DoneByOther`](OnceOutcome::DoneByOther) and [`Busy`](OnceOutcome::Busy) come only from an
-///   answer of the ensemble during this call: the mark, or the node of the other holder. In an
-///   outage there is an error.
-/// - A job that fails or panics leaves no mark: the next call runs it again, or one that
-///   [waits](Once::run_within).
+///   answer of the ensemble during this call. In an outage there is an error.
+/// - A job that fails or panics leaves no mark: the next call runs it again, or one that waits.
 ///
-/// **`Busy` is no success.** The other call may fail, or its process may die. If all calls give up at
-/// once, as [`run`](Once::run) does, nobody does the job then. Calls that wait take over.
+/// **`Busy` is no success.** The other call may fail, or its process may die. If all calls give up
+/// at once, as [`run`](Once::run) does, nobody does the job then. Calls that
+/// [wait](Once::run_within) take over.
 ///
 /// **Not guaranteed: at most once.** If the process dies, or its session is lost, after the job has
-/// done its work and before the mark is written, the next call runs the job again. So the job should
-/// be harmless when it runs twice, or fence its writes: data in ZooKeeper with the guard's own
-/// [transaction](crate::Hold::transaction), other stores with its
-/// [fencing token](LockGuard::fencing_token).
+/// done its work and before the mark is written, the next call runs the job again. So the job
+/// should be harmless when it runs twice, or fence its writes: data in ZooKeeper with the guard's
+/// own [transaction](crate::Hold::transaction), other stores with its [fencing
+/// token](LockGuard::fencing_token).
 ///
 /// # Nodes
 ///
-/// Below `base/name`: the marks at `done/KEY`, the locks at `locks/KEY`. Marks stay until they are
-/// removed: by [`forget`](Once::forget), or all old ones by [`prune`](Once::prune). The server
-/// removes unused locks.
+/// The marks are at `base/name/done/KEY`, the locks at `base/name/locks/KEY`. Marks stay until
+/// [`forget`](Once::forget) or [`prune`](Once::prune) removes them. The server removes unused
+/// locks.
 ///
 /// ```no_run
 /// use std::error::Error;
@@ -70,21 +68,16 @@ const NOT_RUN: &str = "could not create the parent of the marks, so the job has 
 /// use zklock::once::OnceOutcome;
 /// use zklock::{Client, Once};
 ///
+/// # fn back_up() -> Result<(), Box<dyn Error>> { Ok(()) }
 /// fn nightly(zk: &Client, day: &str) -> Result<(), Box<dyn Error>> {
-///     let report = Once::new(zk, "/jobs", "nightly-report");
-///     let outcome = report.run_within(Duration::from_secs(6 * 3600), day, |guard| {
-///         println!("running, with token {}", guard.fencing_token());
-///         Ok::<_, Box<dyn Error>>(())
-///     })?;
-///     match outcome {
+///     let once = Once::new(zk, "/jobs", "backup");
+///     match once.run_within(Duration::from_secs(6 * 3600), day, |_| back_up())? {
 ///         OnceOutcome::Done(()) => println!("done"),
-///         OnceOutcome::DoneByOther(mark) => println!("already done by {}", mark.by()),
+///         OnceOutcome::DoneByOther(mark) => println!("already done by {}", mark.by),
 ///         OnceOutcome::Busy(holder) => return Err(format!("not done: {}", holder.label()).into()),
 ///     }
-///     report.prune(Duration::from_secs(90 * 24 * 3600))?;
 ///     Ok(())
 /// }
-/// # Ok::<(), zklock::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Once {
@@ -93,13 +86,11 @@ pub struct Once {
 
 placed!(
     Once,
-    "Jobs whose marks and locks are below the node `base/name`",
+    "Describes the jobs whose marks and locks are below the node `base/name`",
     "Clients that run jobs need READ, CREATE and DELETE on the created nodes."
 );
 
-/// The outcome of [`Once::run`] and [`Once::run_within`].
-///
-/// A job runs in this call, before it, or in another call, so a `match` needs no other arm.
+/// The outcome of [`Once::run`] and [`Once::run_within`]; there are only these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum OnceOutcome<T> {
@@ -111,7 +102,7 @@ pub enum OnceOutcome<T> {
     Busy(Contender),
 }
 
-/// The mark of a job that is done: its key, the process that ran it, and the time.
+/// The mark of a job that is done.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OnceMark {
@@ -168,31 +159,29 @@ struct Turn {
 impl Once {
     /// Runs the job for this key, unless it is done or another call is running it.
     ///
-    /// It gives up at once while another call runs the job, although that call may fail later: see
-    /// [`run_within`](Once::run_within) for a job that somebody must do.
+    /// It gives up at once while another call runs the job, which may fail later;
+    /// [`run_within`](Once::run_within) waits for that.
     ///
-    /// The key is one component of a path, such as a date. The job receives the guard, to fence its
-    /// writes and to check whether the lock is [still held](crate::Hold::is_held). Before and after the
-    /// job, the call takes at most a few times the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout).
+    /// The key is one component of a path. The job receives the guard, to fence its writes and to
+    /// check whether the lock is [still held](crate::Hold::is_held). Before and after the job, the
+    /// call takes at most a few times the [connect timeout](crate::ClientBuilder::connect_timeout).
     ///
-    /// The call returns the job's error as its own, so the error's type must be convertible from
-    /// [`Error`], as `Box<dyn Error>` is; `downcast_ref::<zklock::Error>()` then tells errors of this
-    /// crate from the job's.
+    /// The call returns the job's error as its own, so that error's type must be convertible from
+    /// [`Error`], as `Box<dyn Error>` is; `downcast_ref::<zklock::Error>()` then tells them apart.
     ///
     /// # Errors
     ///
     /// The job's own error, and:
     ///
-    /// - before the job, which has not run then: [`InvalidName`](ErrorKind::InvalidName) for a key that
-    ///   cannot be a node's name; [`Connect`](ErrorKind::Connect) if the ensemble does not answer in
-    ///   time; [`Unsupported`](ErrorKind::Unsupported) for a client of a program's own handle; as
-    ///   [`DistributedLock::lock`] otherwise;
-    /// - after the job, with a message that says that the job has run:
-    ///   [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the mark could not be written, or may have
-    ///   been written: without a mark, another call runs the job again; [`Lost`](ErrorKind::Lost) or
-    ///   [`SessionLost`](ErrorKind::SessionLost) if the lock was lost meanwhile, so that another call
-    ///   may have run the job, too.
+    /// - before the job, which has not run then: [`InvalidName`](ErrorKind::InvalidName) for a key
+    ///   that cannot be a node's name; [`Connect`](ErrorKind::Connect) if the ensemble does not
+    ///   answer in time; [`Unsupported`](ErrorKind::Unsupported) for a client of a program's own
+    ///   handle; otherwise as [`DistributedLock::lock`];
+    /// - after the job, with a message that says that it has run:
+    ///   [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the mark could not be written, or may
+    ///   have been written: without a mark, another call runs the job again;
+    ///   [`Lost`](ErrorKind::Lost) or [`SessionLost`](ErrorKind::SessionLost) if the lock was lost
+    ///   meanwhile, so that another call may have run the job, too.
     pub fn run<T, E: From<Error>>(
         &self,
         key: impl AsRef<str>,
@@ -201,41 +190,21 @@ impl Once {
         self.run_in_turn(None, key.as_ref(), job)
     }
 
-    /// Runs the job for this key, unless it is done, waiting at most `wait` for another call that is
-    /// running it.
+    /// Runs the job for this key, unless it is done, waiting at most `wait` for another call that
+    /// is running it.
     ///
     /// When the other call has done the job, this one finds the mark. When the other fails, or its
     /// process dies, or its session is lost, one of those that wait runs the job.
     ///
-    /// [`Busy`](OnceOutcome::Busy) means that a call still held the job's lock when the time was over.
-    /// The job is not done, and the caller does not know whether it will be: a program should report
-    /// that, rather than success.
+    /// [`Busy`](OnceOutcome::Busy) means that a call still held the job's lock when the time was
+    /// over: report that the job is not done.
     ///
-    /// The wait goes on through outages and lost sessions. Beside the wait and the job, the call takes
-    /// at most a few times the [connect timeout](crate::ClientBuilder::connect_timeout), as
-    /// [`run`](Once::run) does.
+    /// The wait goes on through outages and lost sessions. The call takes longer by the job, and by
+    /// at most a few times the [connect timeout](crate::ClientBuilder::connect_timeout).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled before the job begins; otherwise as
-    /// [`run`](Once::run).
-    ///
-    /// ```no_run
-    /// use std::error::Error;
-    /// use std::time::Duration;
-    /// use zklock::once::OnceOutcome;
-    /// use zklock::{Cancel, Client, Once};
-    ///
-    /// # fn back_up() -> Result<(), Box<dyn Error>> { Ok(()) }
-    /// fn nightly(zk: &Client, day: &str, stop: &Cancel) -> Result<(), Box<dyn Error>> {
-    ///     let once = Once::new(zk, "/jobs", "backup");
-    ///     match once.run_within((Duration::from_secs(6 * 3600), stop), day, |_| back_up())? {
-    ///         OnceOutcome::Done(()) | OnceOutcome::DoneByOther(_) => Ok(()),
-    ///         OnceOutcome::Busy(other) => Err(format!("not done yet: {}", other.label()).into()),
-    ///     }
-    /// }
-    /// # Ok::<(), zklock::Error>(())
-    /// ```
+    /// [`Cancelled`](ErrorKind::Cancelled), before the job begins; otherwise as [`run`](Once::run).
     pub fn run_within<T, E: From<Error>>(
         &self,
         wait: impl Into<Wait>,
@@ -262,31 +231,18 @@ impl Once {
         Ok(OnceOutcome::Done(result))
     }
 
-    /// Runs the job for this key while the caller holds `guard`, unless it is done: for jobs that wait
-    /// for a lock of their own choice, and share it with others.
+    /// Runs the job for this key while the caller holds `guard`, unless it is done: for jobs under
+    /// a lock of their own choice.
     ///
-    /// The guard's transaction writes the mark. Calls for one key run the job once only if all of them
-    /// hold the same lock: this call takes no other. So it never returns [`Busy`](OnceOutcome::Busy).
-    ///
-    /// ```no_run
-    /// use std::error::Error;
-    /// use zklock::{Client, DistributedLock, Once};
-    ///
-    /// fn nightly(zk: &Client, day: &str) -> Result<(), Box<dyn Error>> {
-    ///     let guard = DistributedLock::new(zk, "/locks", "nightly").lock()?;
-    ///     let once = Once::new(zk, "/locks", "nightly.once");
-    ///     let _ = once.run_holding(&guard, day, || Ok::<_, Box<dyn Error>>(println!("running")))?;
-    ///     guard.unlock()?;
-    ///     Ok(())
-    /// }
-    /// # Ok::<(), zklock::Error>(())
-    /// ```
+    /// The guard's transaction writes the mark. Calls for one key run the job once only if all of
+    /// them hold the same lock: this call takes no other, and never returns
+    /// [`Busy`](OnceOutcome::Busy).
     ///
     /// # Errors
     ///
     /// As [`run`](Once::run); before the job also [`Lost`](ErrorKind::Lost) or
     /// [`SessionLost`](ErrorKind::SessionLost) if the guard does not hold, and
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if its lock has another client than this.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if its lock has another client.
     pub fn run_holding<T, E: From<Error>>(
         &self,
         guard: &LockGuard,
@@ -347,7 +303,7 @@ impl Once {
     /// Removes the mark of this key, so that the job can run again; `false` if there was none.
     ///
     /// A call that has written the mark, and has lost the reply, does not write it again. For that,
-    /// this call also changes the version of the marks' parent, which needs WRITE on it.
+    /// this call needs WRITE on the marks' parent.
     ///
     /// # Errors
     ///
@@ -368,15 +324,15 @@ impl Once {
         }
     }
 
-    /// Removes all marks that are older than the newest one by more than this, and returns how many it
-    /// has removed.
+    /// Removes all marks that are older than the newest one by more than this, and returns their
+    /// number.
     ///
-    /// All ages are by the ensemble's clock, whatever this machine's says. So the newest mark stays,
-    /// and a call after the job never removes the mark that the job has just left.
+    /// Ages are by the ensemble's clock. The newest mark, such as that of a job that has just run,
+    /// stays.
     ///
     /// # Errors
     ///
-    /// As for [`marks`](Once::marks) and [`forget`](Once::forget). Marks that were removed before the
+    /// As [`marks`](Once::marks) and [`forget`](Once::forget). Marks that were removed before the
     /// error stay removed.
     pub fn prune(&self, older_than: Duration) -> Result<usize> {
         let mut removed = 0;

@@ -8,25 +8,16 @@ use crate::session::client::Client;
 /// A queue of items with priorities: the lowest priority number is taken first, and among equal
 /// ones the item that was offered first.
 ///
-/// An item is a node below `base/name`. Its name contains its priority, followed by the number that
-/// the server gave it. No other library uses this layout. Everything else is as with a
-/// [`DistributedQueue`](crate::DistributedQueue): a call puts an item there at most once, and an
+/// An item is a node below `base/name`; no other library uses this layout. As in a
+/// [`DistributedQueue`](crate::DistributedQueue), a call puts an item there at most once, and an
 /// item is delivered **at most once**.
 ///
-/// # Order
-///
 /// No item is taken while there is another one that comes before it and whose offer had returned
-/// when the taking call began, or last woke up. Except that what came too late for an earlier call of
-/// this client is returned first, whatever its priority.
+/// when the taking call began, or last woke up. Except that what came too late for an earlier call
+/// of this client is returned first, whatever its priority.
 ///
-/// # Costs
-///
-/// Taking an item costs four requests in three round trips: the client asks through the leader
-/// whether there are new items, then reads the item and deletes it. If there are new items, it
-/// lists all names again: a long queue to which much is offered costs a list for each item that is
-/// taken.
-///
-/// # Example
+/// Taking an item costs four requests in three round trips. If there are new items, all names are
+/// listed again: a long queue to which much is offered costs a list for each item that is taken.
 ///
 /// ```no_run
 /// use zklock::{Client, PriorityQueue};
@@ -44,8 +35,8 @@ pub struct PriorityQueue {
 }
 
 impl PriorityQueue {
-    /// Describes the queue `name` under the path `base`, with the default settings: see
-    /// [`DistributedLock::new`](crate::DistributedLock::new).
+    /// Describes the queue `name` under the path `base`, as
+    /// [`DistributedQueue::new`](crate::DistributedQueue::new) does.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -55,8 +46,7 @@ impl PriorityQueue {
         PriorityQueue { items }
     }
 
-    /// Sets the ACL of every node that this queue creates: missing parents, the queue's node and
-    /// items. Default [`Acl::open`].
+    /// Sets the ACL of every new node, also of missing parents. Default [`Acl::open`].
     ///
     /// Taking an item requires DELETE on the queue's node.
     #[must_use = "the value is changed, and returned"]
@@ -65,9 +55,8 @@ impl PriorityQueue {
         self
     }
 
-    /// Puts an item behind those with the same and with lower priority numbers; at most once, as
-    /// [`DistributedQueue::offer`](crate::DistributedQueue::offer). Returns a number that no other item
-    /// of the queue has.
+    /// Puts an item behind those with the same and with lower priority numbers, at most once.
+    /// Returns a number that no other item of the queue has.
     ///
     /// # Errors
     ///

@@ -22,15 +22,14 @@ const ATTEMPTS: usize = 100;
 const ACK: Purpose =
     Purpose::to_change("acknowledge an item", "DELETE on the queue's node and on the item");
 
-/// Holds the lease of an item of a [`DistributedQueue`](crate::DistributedQueue); the item stays in
+/// Holds the lease of an item of a [`DistributedQueue`](crate::DistributedQueue), which stays in
 /// the queue until it is [acknowledged](LeasedItem::ack).
 ///
 /// While the lease is held, no other consumer gets the item. If the value is dropped, its process
 /// dies, or its session is lost, the item returns to its place in the queue. So each item is
 /// delivered **at least once**: a consumer that lost its lease may have done all of the work.
 ///
-/// The lease is a lock on the item's own node: it is held, and reports its loss, like the lock of a
-/// [`LockGuard`](crate::LockGuard).
+/// It reports its loss as a [`LockGuard`](crate::LockGuard) does.
 #[must_use = "if unused the item returns to the queue immediately"]
 #[clippy::has_significant_drop]
 pub struct LeasedItem {
@@ -59,16 +58,16 @@ impl LeasedItem {
         &self.data
     }
 
-    /// Returns the path of the item's node, as the client names it: it ends with the item's number in the
-    /// queue, which an item that returns to the queue keeps.
+    /// Returns the path of the item's node, as the client names it; it ends with the item's number,
+    /// which a returned item keeps.
     ///
     /// The node of the [lease](Hold::path) is a child of it.
     pub fn item_path(&self) -> &str {
         &self.path
     }
 
-    /// Returns the number to send with every write of the work on the item, so that the receiver
-    /// can refuse late writes of a former holder.
+    /// Returns the number to send with each write, so that its receiver can refuse late writes of a
+    /// former holder.
     ///
     /// A later lease of the same item has a greater token.
     pub fn fencing_token(&self) -> FencingToken {
@@ -87,26 +86,23 @@ impl LeasedItem {
     /// - [`Lost`](crate::ErrorKind::Lost) if another client has deleted the lease.
     /// - [`SessionLost`](crate::ErrorKind::SessionLost), [`Closed`](crate::ErrorKind::Closed) or
     ///   [`AuthFailed`](crate::ErrorKind::AuthFailed) if the session was lost. If the item may have
-    ///   been deleted before that, the error
-    ///   [says so](crate::Error::may_have_taken_effect).
+    ///   been deleted before that, the error [says so](crate::Error::may_have_taken_effect).
     /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the queue's node and
-    ///   on the item; the item returns to the queue.
-    /// - [`Server`](crate::ErrorKind::Server) if the item has a child that cannot be deleted with
-    ///   it, which the message names; the item returns to the queue.
+    ///   on the item; [`Server`](crate::ErrorKind::Server) if the item has a child that cannot be
+    ///   deleted with it, which the message names. The item returns to the queue.
     pub fn ack(self) -> Result<()> {
         self.ack_within(Wait::FOREVER)
     }
 
-    /// Deletes the item from the queue, waiting at most `wait` for the outcome: see
-    /// [`ack`](LeasedItem::ack).
+    /// Deletes the item from the queue as [`ack`](LeasedItem::ack) does, waiting at most `wait`.
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the time is over: the item may be
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) at the end of `wait`: the item may be
     /// gone from the queue, or return to it. [`Connect`](crate::ErrorKind::Connect) if nothing was
-    /// sent by then: it returns to the queue. [`Cancelled`](crate::ErrorKind::Cancelled) if the wait
-    /// is cancelled; if the request was sent by then, the error
-    /// [says so](crate::Error::may_have_taken_effect). Otherwise as [`ack`](LeasedItem::ack).
+    /// sent by then: it returns to the queue. [`Cancelled`](crate::ErrorKind::Cancelled); if the
+    /// request was sent by then, the error [says so](crate::Error::may_have_taken_effect).
+    /// Otherwise as [`ack`](LeasedItem::ack).
     pub fn ack_within(mut self, wait: impl Into<Wait>) -> Result<()> {
         let wait = wait.into();
         let _left = self.hold.leave(&wait)?;

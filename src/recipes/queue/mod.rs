@@ -19,77 +19,68 @@ pub use offer_and_take::Items;
 
 /// A queue of items, each of a few bytes up to nearly 1 MiB: what is offered first is taken first.
 ///
-/// An item is a node below `base/name`, numbered by the server, with the item's bytes. This is the
-/// layout of ZooKeeper's own recipe and of Curator's `SimpleDistributedQueue`; their clients may
-/// offer and take beside this one. Children of another kind are ignored, with a warning.
+/// An item is a sequential node below `base/name`, with the item's bytes. This is the layout of
+/// ZooKeeper's own recipe and of Curator's `SimpleDistributedQueue`, whose clients may offer and
+/// take beside this one. Children of another kind are ignored, with a warning.
 ///
-/// The value is a description. The first [`offer`](Self::offer) creates the queue's node. A call
-/// that waits for an item also waits for the node, and survives its deletion.
+/// The value is a description. The first [`offer`](Self::offer) creates the queue's node; a call
+/// that waits for an item also waits for the node.
 ///
 /// # How often an item is delivered
 ///
-/// | | an item is delivered | because |
-/// |---|---|---|
-/// | [`offer`](Self::offer) | put there at most once by a call; if the call is repeated after an error, perhaps twice | the layout has no mark by which a client could find its own item again |
-/// | [`take`](Items::take), [`take_within`](Items::take_within), [`try_take`](Items::try_take) | at most once | it is deleted before it is returned; if the consumer then dies, or the reply is lost, so is the item |
-/// | [`lease`](Self::lease), [`lease_within`](Self::lease_within), [`try_lease`](Self::try_lease) | at least once | [`ack`](LeasedItem::ack) deletes it; without that it returns to the queue |
+/// - [`offer`](Self::offer) puts an item there at most once; a call that is repeated after an
+///   error, perhaps twice.
+/// - [`take`](Items::take), [`take_within`](Items::take_within) and [`try_take`](Items::try_take)
+///   deliver it **at most once**: it is deleted before it is returned. If the consumer then dies,
+///   or the reply is lost, so is the item.
+/// - [`lease`](Self::lease), [`lease_within`](Self::lease_within) and
+///   [`try_lease`](Self::try_lease) deliver it **at least once**: until [`ack`](LeasedItem::ack)
+///   deletes it, it returns to the queue.
 ///
-/// A call that takes begins to delete an item only before its timeout. If the server's reply comes
-/// too late, the call fails with `ConnectionLoss`, and the client keeps the item for the next call
-/// that takes from this queue, also through another value. A program that takes no more gets it from
-/// [`late_items`](Items::late_items), also after it has closed the client. Without any of them the item
-/// is lost with the client; the log says so.
+/// A call that takes begins to delete an item only before its timeout. If the reply comes too late,
+/// the call fails with `ConnectionLoss`, and the client keeps the item for its next call that takes
+/// from this queue, or for [`late_items`](Items::late_items). Without either the item is lost with
+/// the client; the log says so.
 ///
-/// # Taking and leasing in one queue
-///
-/// No consumer takes a leased item: its lease is a node below it, and the server deletes no node
-/// that has children. Consumers of other libraries are not made for that. Other libraries may offer
-/// to a queue whose items are leased, but all its consumers should be zklock's.
+/// No consumer takes a leased item. Other libraries may offer to a queue whose items are leased,
+/// but all its consumers should be zklock's.
 ///
 /// # Order
 ///
-/// A value, with its clones, takes items in the order of their numbers, as long as no other consumer
-/// is faster than it. If one is, several consumers want the same item, and the value chooses among
-/// the first items that it knows: among two, among twice as many after each further item that it does
-/// not get, at most among 1,024, and among half as many after each item that it gets. So items may be
-/// overtaken while consumers compete. A lease that an earlier, lost session of the client still holds
-/// counts as another consumer's.
+/// A value, with its clones, takes items in the order of their numbers, as long as no other
+/// consumer is faster. If one is, the value chooses among the first two items that it knows, or up
+/// to 1,024 while it goes on getting none: items may be overtaken while consumers compete. A lease
+/// that an earlier, lost session of the client still holds counts as another consumer's.
 ///
-/// A leased item is passed over. When it returns, it is the first again: at once for calls that wait,
-/// and within a second for consumers that passed it over. What came too late for an earlier call is
-/// returned before all items that are in the queue. The order also holds when the empty queue's node
-/// was removed and its numbers start again.
+/// A leased item is passed over. When it returns, it is the first again: at once for calls that
+/// wait, and within a second for consumers that passed it over. What came too late for an earlier
+/// call is returned before all others. The order also holds when the empty queue's node was removed
+/// and its numbers start again.
 ///
-/// The queue's node stays when the queue is empty. Do not delete it while a consumer is at work: if
-/// the consumer has read an item, and is delayed until there is another item of the same name, it
-/// takes that one instead. Curator's queues make their node a container, which servers remove
-/// when it has been empty for a while; let zklock offer the first item where both share a queue.
+/// Do not delete the queue's node while a consumer is at work: if it has read an item, and is
+/// delayed until there is another item of the same name, it takes that one instead. Let zklock
+/// offer the first item where Curator shares a queue: Curator's node is a container, which servers
+/// remove when it has been empty for a while.
 ///
-/// An item that this client may not read is passed over, with a warning in the log; it is tried
-/// again after a while. So is an item with children of which none is a contender for its lease.
+/// An item that this client may not read is passed over, with a warning, and tried again after a
+/// while. So is an item with children of which none is a contender for its lease.
 ///
 /// # Costs
 ///
-/// A value and its clones share a list of the items, which is fetched again when it is used up or
-/// outdated.
-/// Taking an item costs two requests (read, delete), leasing and acknowledging one costs four
-/// (read, create the lease, watch it, a transaction), however long the queue is. Leased items in
-/// front of the others are checked without being read: ten in the first round trip, a hundred in
+/// A value and its clones share a list of the items, so the threads of one process should use
+/// clones. Taking an item costs two requests, leasing and acknowledging one costs four, however
+/// long the queue is. Leased items in front are checked: ten in the first round trip, a hundred in
 /// each further one. A waiting consumer has one watch on the queue and one on each leased item, and
 /// checks all of them again after two session timeouts.
 ///
-/// Consumers that are not clones of one value compete for the same items: one reads an item that
-/// another then takes, and several may contend for the same lease. In the tests, thirty of them that
+/// Consumers that are not clones compete for the same items. In the tests, thirty of them that
 /// empty a queue of thousands send at most 6 requests for each item, or 12 if they lease it and
 /// acknowledge it at once.
 ///
-/// An item that is offered while they all wait wakes all of them. A value that was woken in vain lets
-/// others go first the next time, for at most 40 ms, or 40 times as long as a list took, up to 500 ms.
-/// So most of them need one request, a list: in the tests, half of the items cost all thirty together
-/// at most 45 requests, or 60 if they are leased and acknowledged at once. A value that gets its items waits for
-/// nobody. The threads of one process should use clones.
-///
-/// # Example
+/// An item that is offered while they all wait wakes all of them. A value that was woken in vain
+/// lets others go first the next time, for at most 40 ms, or 40 times as long as a list took, up to
+/// 500 ms. In the tests, half of the items cost all thirty together at most 45 requests, or 60 with
+/// leases.
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedQueue};
@@ -109,8 +100,8 @@ pub struct DistributedQueue {
 }
 
 impl DistributedQueue {
-    /// Describes the queue `name` under the path `base`, with the default settings: see
-    /// [`DistributedLock::new`](crate::DistributedLock::new).
+    /// Describes the queue `name` under the path `base`, as
+    /// [`DistributedLock::new`](crate::DistributedLock::new) does a lock.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -120,8 +111,7 @@ impl DistributedQueue {
         DistributedQueue { items }
     }
 
-    /// Sets the ACL of every node that this queue creates: missing parents, the queue's node, items
-    /// and leases. Default [`Acl::open`].
+    /// Sets the ACL of every new node, also of missing parents. Default [`Acl::open`].
     ///
     /// Taking an item requires DELETE on the queue's node. Leasing one requires CREATE on the item,
     /// and ending the lease DELETE on the item.
@@ -131,66 +121,54 @@ impl DistributedQueue {
         self
     }
 
-    /// Puts an item at the end of the queue, at most once, and returns its
-    /// number in the queue.
-    ///
-    /// After a lost reply the request is not repeated: the item may be in the queue already. If the
-    /// caller repeats the call, the item may be there twice.
+    /// Puts an item at the end of the queue, at most once, and returns its number in the queue.
     ///
     /// # Errors
     ///
     /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the reply was lost: **the item may
-    ///   be in the queue, or not**.
-    /// - [`Connect`](crate::ErrorKind::Connect) if no server was reached within the
-    ///   [connect timeout](crate::ClientBuilder::connect_timeout): the item is not in the queue.
+    ///   be in the queue, or not**. After a second call it may be there twice.
+    /// - [`Connect`](crate::ErrorKind::Connect) if no server was reached within the [connect
+    ///   timeout](crate::ClientBuilder::connect_timeout): the item is not in the queue.
     /// - [`TooLarge`](crate::ErrorKind::TooLarge), before anything is sent, if the item does not
     ///   fit into a request (1,048,575 bytes with the path and the ACL; less once servers with a
     ///   smaller `jute.maxbuffer` have closed connections because of it).
     /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) if the queue has used up its
     ///   numbers and is not empty yet.
-    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
+    /// - Others that [end every wait](crate::guide#what-ends-every-wait).
     pub fn offer(&self, data: impl AsRef<[u8]>) -> Result<i32> {
         self.items.offer(0, data.as_ref())
     }
 
-    /// Leases the first item that is not leased, if there is one; at least once, as
-    /// [`lease`](DistributedQueue::lease).
+    /// Leases the first item that is not leased, if there is one; **at least once**.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) if no server answered all that the call had to ask
-    /// within the [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
+    /// [`Connect`](crate::ErrorKind::Connect) as [`try_take`](Items::try_take); otherwise as
     /// [`lease`](DistributedQueue::lease).
     pub fn try_lease(&self) -> Result<Option<LeasedItem>> {
         self.items.lease_by(self.items.at_once())
     }
 
-    /// Blocks until there is an item that is not leased, and leases it; **at least once**: it stays
-    /// in the queue until it is [acknowledged](LeasedItem::ack), and another consumer gets it if
-    /// this lease ends without that.
+    /// Blocks until there is an item that is not leased, and leases it: it is delivered **at least
+    /// once**.
     ///
-    /// After a lost reply the call finds out what happened, as with a lock.
+    /// After a lost reply the call finds out what happened.
     ///
     /// # Errors
     ///
-    /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on the queue and CREATE
-    ///   and DELETE on items.
-    /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item that was offered
-    ///   after the queue had used up its numbers, so that its place in the order is unknown.
-    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on the queue and CREATE and
+    /// DELETE on items; otherwise as [`take`](Items::take), except for `ConnectionLoss`.
     pub fn lease(&self) -> Result<LeasedItem> {
         insist(|| self.items.lease_by(self.items.within(&Wait::FOREVER)))
     }
 
-    /// Leases the first item that is not leased, waiting at most `wait`; `None` if the call did not get
-    /// one in this time: see [`lease`](DistributedQueue::lease).
+    /// Leases the first item that is not leased, waiting at most `wait`; `None` if the call did not
+    /// get one by then.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) when the time is over, if no server answered in this
-    /// call, or the connection was lost before the call knew whether there was an item;
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
-    /// [`lease`](DistributedQueue::lease).
+    /// [`Connect`](crate::ErrorKind::Connect) as [`take_within`](Items::take_within);
+    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`lease`](DistributedQueue::lease).
     pub fn lease_within(&self, wait: impl Into<Wait>) -> Result<Option<LeasedItem>> {
         let wait = wait.into();
         insist_within(&wait, || self.items.lease_by(self.items.within(&wait)))
@@ -198,12 +176,12 @@ impl DistributedQueue {
 }
 
 impl Items {
-    /// Returns the path of the queue's node, `base/name`, even if ZooKeeper does not allow it.
+    /// Returns the path of the queue's node, `base/name`.
     pub fn path(&self) -> &str {
         self.target.path()
     }
 
-    /// Takes the first item, if there is one; at most once, as [`take`](Items::take).
+    /// Takes the first item, if there is one; **at most once**.
     ///
     /// `None` only if, at some time during the call, the queue was empty, or all its items were
     /// leased or being taken by other threads through this value.
@@ -217,8 +195,10 @@ impl Items {
         self.take_by(self.at_once())
     }
 
-    /// Blocks until there is an item, and takes it; **at most once**: it is deleted before it is
-    /// returned, so no other consumer gets it, even if this process dies at once.
+    /// Blocks until there is an item, and takes it: it is delivered **at most once**.
+    ///
+    /// It is deleted before it is returned: no other consumer gets it, even if this process dies at
+    /// once.
     ///
     /// # Errors
     ///
@@ -227,37 +207,37 @@ impl Items {
     ///   call does not return it. The error's path is the item's. The queue can be used further.
     /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ and DELETE on the queue.
     /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item that was offered
-    ///   after the queue had used up its numbers, so that its place in the order is unknown.
-    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
+    ///   after the queue had used up its numbers: its place in the order is unknown.
+    /// - Others that [end every wait](crate::guide#what-ends-every-wait).
     pub fn take(&self) -> Result<Vec<u8>> {
         insist(|| self.take_by(self.within(&Wait::FOREVER)))
     }
 
-    /// Takes the first item, waiting at most `wait`; `None` if the call did not get one in this time:
-    /// see [`take`](Items::take). With no time to wait it tries once, for at most 50 ms.
+    /// Takes the first item, waiting at most `wait`; `None` if the call did not get one by then.
+    ///
+    /// With no time to wait it tries once, for at most 50 ms.
     ///
     /// # Errors
     ///
-    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) also if the time is over while an item
-    ///   is being deleted. If it was deleted, the next call of this client that takes from the queue
-    ///   returns it, or [`late_items`](Items::late_items).
-    /// - [`Connect`](crate::ErrorKind::Connect) when the time is over, if no server answered in this
+    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) also if the time is over while an
+    ///   item is being deleted. If it was deleted, the next call of this client that takes from the
+    ///   queue returns it, or [`late_items`](Items::late_items).
+    /// - [`Connect`](crate::ErrorKind::Connect) at the end of `wait` if no server answered in this
     ///   call, or the connection was lost before the call knew whether there was an item.
-    /// - [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; if an item was being
-    ///   deleted then, the error [says so](crate::Error::may_have_taken_effect), and the item is kept
-    ///   as above.
+    /// - [`Cancelled`](crate::ErrorKind::Cancelled); if an item was being deleted then, the error
+    ///   [says so](crate::Error::may_have_taken_effect), and the item is kept as above.
     /// - Otherwise as [`take`](Items::take).
     pub fn take_within(&self, wait: impl Into<Wait>) -> Result<Option<Vec<u8>>> {
         let wait = wait.into();
         insist_within(&wait, || self.take_by(self.within(&wait)))
     }
 
-    /// Returns the items that this client has taken too late for the calls that had asked for them,
-    /// and that no later call has returned; each is returned once.
+    /// Returns, once, the items that this client has taken too late for the calls that asked for
+    /// them, and that no later call has returned.
     ///
-    /// Every call that takes returns them, too, before all others. So this is for programs that take
-    /// no more: call it after [`Client::close`], and offer the items again through another client, or
-    /// do the work. Sends no request.
+    /// Calls that take return them before all others, so this is for programs that take no more:
+    /// call it after [`Client::close`], and offer the items again through another client, or do the
+    /// work. Sends no request.
     ///
     /// # Errors
     ///
@@ -270,9 +250,7 @@ impl Items {
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); other errors that
-    /// [end every wait](crate::guide#what-ends-every-wait).
+    /// As for [`Znode`](crate::Znode#errors).
     pub fn peek(&self) -> Result<Option<Vec<u8>>> {
         self.first()
     }

@@ -42,10 +42,10 @@ const MANY: usize = 100;
 /// trying one after the other.
 const MISSES: usize = 4;
 
-/// The items of a queue: taking them, looking at them, counting them.
+/// The items of a queue, to take, read and count.
 ///
-/// [`DistributedQueue`](crate::DistributedQueue) and [`PriorityQueue`](crate::PriorityQueue) dereference to
-/// this type, so its methods are methods of both. What comes first is the queue's affair.
+/// [`DistributedQueue`](crate::DistributedQueue) and [`PriorityQueue`](crate::PriorityQueue)
+/// dereference to this type.
 #[derive(Clone)]
 pub struct Items {
     pub(crate) target: NodeConfig,
