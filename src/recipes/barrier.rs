@@ -13,22 +13,16 @@ use crate::session::watch_loop::View;
 
 /// Blocks all callers that wait for it, as long as it is raised.
 ///
-/// ZooKeeper's recipe: the barrier is up as long as the node `base/name` exists. The node is
-/// persistent, so the barrier stays up when the client that raised it ends; any client may lift it.
-/// Curator's `DistributedBarrier` and kazoo's `Barrier` of the same path are the same barrier.
-///
-/// The value is a description, as a [`DistributedLock`](crate::DistributedLock) is: it can be
-/// cloned and shared.
+/// The barrier is up as long as the persistent node `base/name` exists: it outlives the client that
+/// raised it, and any client may lift it. It is the same barrier as Curator's `DistributedBarrier`
+/// and kazoo's `Barrier` of this path. The value can be cloned and shared.
 ///
 /// # Guarantees
 ///
 /// - No call passes a barrier that was raised before the call began, and was not lifted since,
-///   whichever server it asks: the first request goes through the ensemble's leader.
-/// - No waiting call misses that the barrier is lifted; it goes on waiting over lost connections
-///   and sessions. If the barrier is lifted and raised again at once, the call may see only the new
-///   one, and goes on waiting.
-///
-/// # Example
+///   whichever server it asks.
+/// - A waiting call learns that the barrier is lifted, also over lost connections and sessions. If
+///   it is raised again at once, the call may see only that, and goes on waiting.
 ///
 /// ```no_run
 /// use zklock::{Barrier, Client};
@@ -55,26 +49,23 @@ const LIFT: Purpose = Purpose::to_change(
 
 placed!(
     Barrier,
-    "The barrier `name` under the path `base`",
+    "Describes the barrier `name` under the path `base`",
     "Waiting requires READ on the node. Lifting requires DELETE on its parent and, with ZooKeeper \
      3.7.3, 3.8.4, 3.9.2 and later, READ on the node."
 );
 
 impl Barrier {
-    /// Raises the barrier, and returns whether this call did; false if it was up already.
-    ///
-    /// A call raises it at most once. After a lost reply the call looks for the node, and creates
-    /// it only if it is certain that it was not created before.
+    /// Raises the barrier, at most once, and returns whether this call did; false if it was up
+    /// already.
     ///
     /// # Errors
     ///
-    /// - [`Connect`](ErrorKind::Connect) if no server could be asked within the
-    ///   [connect timeout](crate::ClientBuilder::connect_timeout): this call has not raised it.
-    /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request was sent and has no answer by then:
-    ///   this call may have raised it; and if a reply was lost and the barrier is not up, but may have been up
-    ///   in the meantime.
-    /// - [`InvalidName`](ErrorKind::InvalidName), [`NotAuthorized`](ErrorKind::NotAuthorized), and
-    ///   other errors that [end every wait](crate::guide#what-ends-every-wait).
+    /// - [`Connect`](ErrorKind::Connect) if no server could be asked within the [connect
+    ///   timeout](crate::ClientBuilder::connect_timeout): this call has not raised it.
+    /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request has no answer by then: this
+    ///   call may have raised it; also if a reply was lost, and the barrier is not up but may have
+    ///   been meanwhile.
+    /// - Others that [end every wait](crate::guide#what-ends-every-wait).
     pub fn raise(&self) -> Result<bool> {
         let (mark, mut before) = (Uuid::from_u128(rt::random()).to_string(), None);
         let raised = self.target.ask(RAISE, |session, whole| {
@@ -91,8 +82,8 @@ impl Barrier {
 
     /// Lifts the barrier, and returns whether this call did; false if it was not up.
     ///
-    /// After a lost reply it also returns true if it only may have been this call. A call that
-    /// retries does not lift a barrier that was raised since its first attempt.
+    /// After a lost reply, true also if it only may have been this call. A retry does not lift a
+    /// barrier that was raised since the first attempt.
     ///
     /// # Errors
     ///
@@ -102,7 +93,7 @@ impl Barrier {
         self.target.ask(LIFT, |session, whole| lift(session, whole, &mut meant))
     }
 
-    /// Asks, through the ensemble's leader, whether the barrier is up.
+    /// Asks the ensemble's leader whether the barrier is up.
     ///
     /// # Errors
     ///
@@ -119,25 +110,18 @@ impl Barrier {
     ///
     /// # Errors
     ///
-    /// Errors that [end every wait](crate::guide#what-ends-every-wait):
-    /// [`InvalidName`](ErrorKind::InvalidName),
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the barrier's node,
-    /// [`AuthFailed`](ErrorKind::AuthFailed), [`Closed`](ErrorKind::Closed),
-    /// [`System`](ErrorKind::System), [`Server`](ErrorKind::Server).
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the barrier's node; others that
+    /// [end every wait](crate::guide#what-ends-every-wait).
     pub fn wait(&self) -> Result<()> {
         self.pass(&Wait::FOREVER).map(drop)
     }
 
-    /// Waits while the barrier is up, at most `wait`; returns false if it was still up when the time
-    /// was over.
-    ///
-    /// A request that is under way may take up to 50 ms more.
+    /// Blocks while the barrier is up, at most `wait`; returns false if it was still up then.
     ///
     /// # Errors
     ///
-    /// [`Connect`](ErrorKind::Connect), when the time is over, if no server answered in this call;
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
-    /// [`wait`](Barrier::wait).
+    /// [`Connect`](ErrorKind::Connect) at the end of `wait` if no server answered in this call;
+    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`wait`](Barrier::wait).
     pub fn wait_within(&self, wait: impl Into<Wait>) -> Result<bool> {
         self.pass(&wait.into())
     }

@@ -145,9 +145,7 @@ macro_rules! placed {
         impl $recipe {
             #[doc = concat!($what, ".")]
             ///
-            /// Never fails: the first call that needs the name reports one that ZooKeeper does not
-            /// allow, as [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute
-            /// path, `name` one component of a path; together at most 1,024 bytes.
+            /// Names are checked as by [`DistributedLock::new`](crate::DistributedLock::new).
             pub fn new(
                 zk: impl Into<crate::Client>,
                 base: impl AsRef<str>,
@@ -158,12 +156,12 @@ macro_rules! placed {
                 $recipe { target }
             }
 
-            /// Returns the path of its node, `base/name`, even if ZooKeeper does not allow it.
+            /// Returns the path of its node, `base/name`.
             pub fn path(&self) -> &str {
                 self.target.path()
             }
 
-            /// Sets the ACL of every node that is created, also of missing parents. Default
+            /// Sets the ACL of every new node, also of missing parents. Default
             /// [`Acl::open`](crate::Acl::open).
             $(
                 ///

@@ -30,44 +30,36 @@ use crate::session::watch_loop::View;
 /// Lets a fixed number of participants begin together, and end together.
 ///
 /// [`enter`](DoubleBarrier::enter) waits until all are there, [`leave`](Entered::leave) until all
-/// have left. Then the same barrier serves the next round; a participant that comes early waits for
-/// the current round to end.
+/// have left. Then the barrier serves the next round, for which a participant that comes early
+/// waits.
 ///
 /// # Guarantees
 ///
-/// One transaction decides a round. It writes the participants' names into the data of the node
-/// `base/name`, and takes effect only while each participant's node exists. Participants enter only
-/// by this decision. So
+/// One transaction decides a round. It takes effect only while each participant's node exists, and
+/// participants enter only by this decision. So
 ///
-/// - **a participant that has given up, failed or died never counts**: it is as if it had not come.
-///   One that dies counts until its session ends, because only then the ensemble knows that it
-///   died; one that has come again in a new session counts once;
+/// - **a participant that has given up, failed or died never counts.** One that dies counts until
+///   its session ends, because only then the ensemble knows; one that has come again in a new
+///   session counts once;
 /// - **all enter, or none**: each named participant has entered, even if its timeout is just over;
 /// - **nothing stale lets a participant through or blocks it**: a round of which no participant is
-///   there any more is over, and children that are not participants, such as Curator's and kazoo's
-///   `ready`, mean nothing. Clients of these libraries cannot take part, and must not use the path.
+///   left is over, and other children, such as Curator's and kazoo's `ready`, mean nothing. Clients
+///   of these libraries must not use the path.
 ///
-/// Entering takes one round trip to take a place, one to declare that the participant counts from then
-/// on, and four to look. The participant that came last reads the others' nodes, and decides; it is woken
-/// by those that have not declared themselves yet. No other one is woken before the round is complete,
-/// however many wait. In the tests, a hundred that come together at a barrier whose node
-/// exists send at most 16 requests each.
+/// Entering takes six round trips. Only the last participant to come may be woken before the round
+/// is complete. In the tests, a hundred that come together at a barrier whose node exists send at
+/// most 16 requests each.
 ///
-/// Over a handle of the program's own ([`Client`]'s `From<Arc<ZooKeeper>>`) there are no
-/// transactions: the steps that decide a round are sent one by one, and a participant that leaves
-/// at that moment may be counted.
+/// On [a program's own handle](Client#impl-From<Arc<ZooKeeper>>-for-Client) there are no
+/// transactions: a participant that leaves while a round is decided may be counted.
 ///
-/// # The number of participants
+/// From 1 to 500 can take part. One that names another number than the first one there gets
+/// [`Conflict`](ErrorKind::Conflict).
 ///
-/// From 1 to 500, and all participants must name the same number: one that names another number
-/// than the first one there gets the error [`Conflict`](ErrorKind::Conflict).
-///
-/// If all places are taken, one more participant waits for a place, because one of them may belong
-/// to an earlier run of its program that was killed, until that session ends. It waits at most the
-/// [connect timeout](crate::ClientBuilder::connect_timeout), which should be longer than the
-/// session timeout. Then it gets the error [`Full`](ErrorKind::Full), and has had no effect.
-///
-/// # Example
+/// If all places are taken, perhaps by killed processes whose sessions have not ended, one more
+/// participant waits at most the [connect timeout](crate::ClientBuilder::connect_timeout), which
+/// should be longer than the session timeout. Then it gets [`Full`](ErrorKind::Full), and has had
+/// no effect.
 ///
 /// ```no_run
 /// use zklock::{Client, DoubleBarrier};
@@ -106,10 +98,10 @@ const ENTER: Purpose = Purpose::to_change(
 const LEAVE: Purpose = Purpose::to_read("leave the double barrier", "READ on its node");
 
 impl DoubleBarrier {
-    /// Describes the double barrier `name` under the path `base` for this number of participants:
-    /// see [`DistributedLock::new`](crate::DistributedLock::new).
+    /// Describes the double barrier `name` under the path `base` for this number of participants.
     ///
-    /// If the number of participants is not allowed, the first call reports it.
+    /// Never fails: the first call reports a bad number, or a bad name, as with
+    /// [`DistributedLock::new`](crate::DistributedLock::new).
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -120,16 +112,15 @@ impl DoubleBarrier {
         DoubleBarrier { target, participants }
     }
 
-    /// Returns the path of its node, `base/name`, even if ZooKeeper does not allow it.
+    /// Returns the path of its node, `base/name`.
     pub fn path(&self) -> &str {
         self.target.path()
     }
 
-    /// Sets the ACL of every node that the barrier creates: missing parents, its own node, and the
-    /// participants'. Default [`Acl::open`].
+    /// Sets the ACL of every new node, also of missing parents. Default [`Acl::open`].
     ///
-    /// Taking part requires READ, WRITE, CREATE and DELETE on the barrier's node, and READ and
-    /// WRITE on the participants' nodes.
+    /// Participants need READ, WRITE, CREATE and DELETE on the barrier's node, and READ and WRITE
+    /// on the participants' nodes.
     #[must_use = "the value is changed, and returned"]
     pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DoubleBarrier {
         self.target.acl = acl.into();
@@ -139,42 +130,37 @@ impl DoubleBarrier {
     /// Blocks until all participants are there.
     ///
     /// A participant that loses its session before that comes again in a new one. If the round was
-    /// already decided when the session was lost, the participant has entered, and its guard
-    /// reports the loss.
+    /// already decided, it has entered, and its guard reports the loss.
     ///
     /// # Errors
     ///
-    /// - [`InvalidName`](ErrorKind::InvalidName).
     /// - [`InvalidArgument`](ErrorKind::InvalidArgument) if the number of participants is not
     ///   allowed.
     /// - [`Conflict`](ErrorKind::Conflict) if others name another number; also if one of them stays
     ///   for the connect timeout beside others that name the same number.
-    /// - [`Full`](ErrorKind::Full) if all places are taken by others for the connect timeout.
-    /// - [`NotAuthorized`](ErrorKind::NotAuthorized).
+    /// - [`Full`](ErrorKind::Full) if all places are taken for the connect timeout.
     /// - Otherwise as [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn enter(&self) -> Result<Entered> {
         insist(|| self.enter_by(&Wait::FOREVER))
     }
 
-    /// Waits until all participants are there, at most `wait`; `None` if there were not enough when
-    /// its time was over: see [`enter`](DoubleBarrier::enter).
+    /// Blocks until all participants are there, at most `wait`; `None` if there were not enough
+    /// then.
     ///
     /// A request that is under way may take up to 50 ms more. After `None`, and after
     /// [`Cancelled`](ErrorKind::Cancelled), the call's nodes are gone, including one of a session
     /// that was lost, and no round counts them. If the round is decided before the wait is
     /// cancelled, the participant has entered nevertheless.
     ///
-    /// If the ensemble does not answer in these 50 ms, the call fails, and the log says so. The
-    /// node is then deleted in the background. A round that is decided before that counts it, as it
-    /// would count a participant that died a moment later: even a round of the caller's own next
-    /// call, in a new session.
+    /// If the ensemble does not answer in these 50 ms, the call fails, and the node is deleted in
+    /// the background. A round that is decided before that counts it, as a participant that died a
+    /// moment later: even a round of the caller's own next call, in a new session.
     ///
     /// # Errors
     ///
-    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) when the
-    /// time is over, if the ensemble did not answer; `Cancelled` if the wait is cancelled; otherwise
-    /// as [`enter`](DoubleBarrier::enter), when the time is over if that is sooner than the connect
-    /// timeout.
+    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) at the end
+    /// of `wait` if the ensemble did not answer; `Cancelled`; otherwise as
+    /// [`enter`](DoubleBarrier::enter), at the end of `wait` if that is sooner.
     pub fn enter_within(&self, wait: impl Into<Wait>) -> Result<Option<Entered>> {
         let wait = wait.into();
         insist_within(&wait, || self.enter_by(&wait))
@@ -367,10 +353,9 @@ impl Entered {
     /// # Errors
     ///
     /// - [`SessionLost`](ErrorKind::SessionLost), [`Lost`](ErrorKind::Lost) or
-    ///   [`Closed`](ErrorKind::Closed) if the participant was not inside any more; the call then
-    ///   does not wait for the others.
+    ///   [`Closed`](ErrorKind::Closed) at once if the participant was not inside any more.
     /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without DELETE on the barrier's node.
-    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
+    /// - Others that [end every wait](crate::guide#what-ends-every-wait).
     pub fn leave(self) -> Result<()> {
         let Entered { target, hold, round } = self;
         hold.release()?;
@@ -378,16 +363,13 @@ impl Entered {
         target.find(LEAVE, target.call(&Wait::FOREVER), look).map(drop)
     }
 
-    /// Leaves, and waits for the others, at most `wait`; returns false if others were still inside
-    /// when the time was over.
-    ///
-    /// This participant has left in any case. A request that is under way may take up to 50 ms
-    /// more.
+    /// Leaves in any case, and waits for the others, at most `wait`; returns false if others were
+    /// still inside then.
     ///
     /// # Errors
     ///
-    /// [`Connect`](ErrorKind::Connect) when the time is over, if no server answered whether the
-    /// others have left; [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`Connect`](ErrorKind::Connect) at the end of `wait` if no server answered whether the
+    /// others have left; [`Cancelled`](ErrorKind::Cancelled); otherwise as
     /// [`leave`](Entered::leave).
     pub fn leave_within(self, wait: impl Into<Wait>) -> Result<bool> {
         let wait = wait.into();

@@ -28,11 +28,9 @@ use crate::session_id::SessionId;
 
 /// A group of programs, in which all can see which of them are alive.
 ///
-/// It is ZooKeeper's group membership: each member has an ephemeral node of its own, named by its
-/// id, under the node `base/name`, as with Curator's `GroupMember`. The node of a member that dies
-/// is deleted at the end of its session.
-///
-/// The value is a description: cheap to make and to clone, and not tied to a session.
+/// Each member has an ephemeral node, named by its id, below `base/name`, as with Curator's
+/// `GroupMember`. The node of a member that dies is deleted at the end of its session. The value is
+/// cheap to make and to clone, and not tied to a session.
 ///
 /// ```no_run
 /// use zklock::{Client, Group};
@@ -55,12 +53,12 @@ pub struct Group {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Member {
-    /// Its id, which is its node's name.
+    /// Its id: the name of its node.
     pub id: String,
-    /// What it says about itself. Empty if an ACL hides it, or if it is too large for this client.
+    /// What it says about itself; empty if an ACL hides it, or if it is too large for this client.
     pub data: Vec<u8>,
-    /// The id of its session; `None` if the node belongs to no session, so that no session's end
-    /// deletes it, or an ACL hides that, and then [`since`](Member::since), too.
+    /// The id of its session; `None` if the node is not ephemeral, so that no session's end deletes
+    /// it, or if an ACL hides this and [`since`](Member::since).
     pub session: Option<SessionId>,
     /// When it joined in this session, by the ensemble's clock; `None` if an ACL hides that. Since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.
@@ -79,39 +77,35 @@ impl fmt::Debug for Member {
 
 const LOOK: Purpose = Purpose::to_read("list the group's members", "READ on its node");
 
-placed!(Group, "Returns the group at the node `base/name`");
+placed!(Group, "Describes the group at the node `base/name`");
 
 impl Group {
     /// Joins under an id, with data by which the member describes itself.
     ///
     /// The id is one component of a path. When the call returns, others can see the member. From
     /// then on it rejoins by itself: after its session is lost, as soon as a new one can be opened;
-    /// after another client deletes its node, as soon as the id is free. If the system has no thread
-    /// for that, it waits for the next change of the session, or the next call.
+    /// after another client deletes its node, as soon as the id is free. If the system has no
+    /// thread for that, it waits for the next change of the session, or the next call.
     ///
-    /// If the id is in use, by the session of an earlier run of this program that was killed, say,
-    /// or by another membership of this client, the call waits for that to end, at most the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout), which should therefore be longer
-    /// than the session timeout.
+    /// If the id is in use, by the session of a killed process, say, or another membership of this
+    /// client, the call waits for that to end, at most the [connect
+    /// timeout](crate::ClientBuilder::connect_timeout), which should therefore be longer than the
+    /// session timeout.
     ///
     /// # Errors
     ///
     /// [`Taken`](ErrorKind::Taken) if the id was in use all that time;
-    /// [`InvalidName`](ErrorKind::InvalidName) for an id that cannot be a node's name;
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`TooLarge`](ErrorKind::TooLarge);
-    /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the connect timeout,
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request was sent and has no answer by then;
-    /// otherwise only what [ends every wait](crate::guide#what-ends-every-wait).
+    /// [`InvalidName`](ErrorKind::InvalidName) for an id that cannot be a node's name; otherwise as
+    /// for [`Znode`](crate::Znode#errors).
     pub fn join(&self, id: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Result<Membership> {
         self.join_within(id, data, self.target.client.core().connect_timeout())
     }
 
-    /// Joins, waiting at most `wait` instead of the connect timeout: see [`join`](Group::join).
+    /// Joins as [`join`](Group::join) does, waiting at most `wait` instead of the connect timeout.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
-    /// [`join`](Group::join).
+    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`join`](Group::join).
     pub fn join_within(
         &self,
         id: impl AsRef<str>,
@@ -145,20 +139,17 @@ impl Group {
         }
     }
 
-    /// Lists the members, sorted by id, including all whose [`join`](Group::join) has returned before this call.
+    /// Lists the members, sorted by id, including all whose [`join`](Group::join) has returned
+    /// before this call.
     ///
-    /// Asks the ensemble's leader first. Takes two requests, and one more for each member, a hundred of them in
-    /// one round trip.
-    ///
-    /// A member whose node an ACL hides is listed without its data; the first time, the log says
-    /// so.
+    /// Asks the ensemble's leader first. Takes two requests, and one more for each member, a
+    /// hundred of them in one round trip. A member whose node an ACL hides is listed without its
+    /// data; the first time, the log says so.
     ///
     /// # Errors
     ///
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the group's node;
-    /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what
-    /// [ends every wait](crate::guide#what-ends-every-wait).
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the group's node; otherwise as
+    /// for [`Znode`](crate::Znode#errors).
     pub fn members(&self) -> Result<Vec<Member>> {
         let core = Arc::downgrade(self.target.client.core());
         self.target.ask(LOOK, |session, node| {
@@ -170,10 +161,10 @@ impl Group {
 
     /// Observes the members: first the present ones, then those after each change.
     ///
-    /// The first look costs as many requests as [`members`](Group::members), each change one, and one
-    /// more for each member that has joined. All are read again if one that was known has left and
-    /// joined again between two looks, and always over a handle of the `zookeeper` crate. A member's data
-    /// are those that were read last: that another program changes them later is not reported.
+    /// The first look costs what [`members`](Group::members) costs; each change one request, and
+    /// one for each new member. All are read again if a member has left and joined again between
+    /// two looks, and always over a handle of the `zookeeper` crate. Later changes of a member's
+    /// data are not reported.
     pub fn observe(&self) -> Changes<Vec<Member>> {
         let core = Arc::downgrade(self.target.client.core());
         let known = Mutex::<Option<KnownMembers>>::default();

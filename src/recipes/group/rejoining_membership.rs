@@ -35,14 +35,7 @@ const OPENING: &str = "open";
 /// Dropping returns when the node's deletion is under way, within half a second.
 ///
 /// A membership is lost with its session, or when another client deletes its node. Unlike a
-/// [`LockGuard`](crate::LockGuard) it does not end then: it rejoins as soon as it can, in a new
-/// session, or when the id is free again. These methods report that:
-///
-/// | | |
-/// |---|---|
-/// | [`is_member`](Membership::is_member) | the present state |
-/// | [`lost`](Membership::lost) | a handle to wait for the next loss; after a rejoin, ask for another one |
-/// | [`on_lost`](Membership::on_lost), [`on_rejoined`](Membership::on_rejoined) | call back each time |
+/// [`LockGuard`](crate::LockGuard) it rejoins then, in a new session, or when the id is free again.
 #[must_use = "if unused the group is left immediately"]
 #[clippy::has_significant_drop]
 pub struct Membership {
@@ -77,14 +70,14 @@ impl Membership {
         Membership { shared }
     }
 
-    /// The member's node, as the client names it; it ends with the id under which others see it.
+    /// Returns the path of the member's node, as the client names it; it ends with the id.
     pub fn path(&self) -> &str {
         &self.shared.node.path
     }
 
-    /// Whether others can see it, as far as is known here.
+    /// Returns whether others can see the member, as far as is known here, without a request.
     ///
-    /// `false` from the loss of its session or its node until it has rejoined. Sends no request.
+    /// `false` from the loss of its session or its node until it has rejoined.
     pub fn is_member(&self) -> bool {
         if self.shared.node.target.client.core().is_elsewhere() {
             return false;
@@ -97,20 +90,18 @@ impl Membership {
         is_standing && lost.reason().is_none()
     }
 
-    /// Returns a handle with which any thread can wait until the membership is lost.
-    ///
-    /// If it is lost just now, the handle is for that loss. It does not report that the membership
-    /// has rejoined.
+    /// Returns a handle with which any thread can wait for one loss: the present one, or else the
+    /// next one.
     pub fn lost(&self) -> Lost {
         self.shared.state.lock().lost.clone()
     }
 
     /// Calls `callback` each time the membership is lost, even if it rejoins a moment later.
     ///
-    /// At once if it is lost just now; never after the group was left. Callbacks registered here
-    /// and with [`on_rejoined`](Membership::on_rejoined) run in the order of the events, one at a
-    /// time, on a thread of their own, and may call this library. After a panic, which is caught and
-    /// logged, a callback is called the next time as before.
+    /// At once if it is lost just now; never after the group was left. These callbacks and those of
+    /// [`on_rejoined`](Membership::on_rejoined) run in the order of the events, one at a time, on a
+    /// thread of their own, and may call this library. A callback that panics is called again the
+    /// next time; the panic is logged.
     pub fn on_lost(&self, callback: impl FnMut(LossReason) + Send + 'static) {
         let callback: LossCallback = Arc::new(Mutex::new(Box::new(callback)));
         let mut state = self.shared.state.lock();
@@ -120,41 +111,37 @@ impl Membership {
         }
     }
 
-    /// Calls `callback` each time the membership has rejoined after a loss: others can see it
-    /// again.
-    ///
-    /// Runs as the callbacks of [`on_lost`](Membership::on_lost) do.
+    /// Calls `callback`, as [`on_lost`](Membership::on_lost) does, each time others can see the
+    /// membership again after a loss.
     pub fn on_rejoined(&self, callback: impl FnMut() + Send + 'static) {
         self.shared.state.lock().on_rejoined.push(Arc::new(Mutex::new(Box::new(callback))));
     }
 
     /// Leaves the group as dropping does, but waits until the server has confirmed it.
     ///
-    /// While the connection is lost it waits until the session is resumed or lost. If this
-    /// membership was lost and another member has taken the id since, that one keeps it.
+    /// While the connection is lost it waits until the session is resumed or lost. If another
+    /// member has taken the id since a loss, that one keeps it.
     ///
     /// # Errors
     ///
     /// [`SessionLost`](ErrorKind::SessionLost), [`Closed`](ErrorKind::Closed) or
-    /// [`AuthFailed`](ErrorKind::AuthFailed) if the session was lost before the server has confirmed it:
-    /// others may see the member until the server ends the session, for up to a session timeout more
-    /// while servers run.
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized) if an ACL on the group's node does not allow to
-    /// delete; [`Server`](ErrorKind::Server) if the server refuses for another reason. The delete
-    /// is then retried in the background.
+    /// [`AuthFailed`](ErrorKind::AuthFailed) if the session was lost before the server has
+    /// confirmed it: others may see the member until the server ends the session, for up to a
+    /// session timeout more while servers run. [`NotAuthorized`](ErrorKind::NotAuthorized) without
+    /// DELETE on the group's node; [`Server`](ErrorKind::Server) if the server refuses for another
+    /// reason. The delete is then retried in the background.
     pub fn leave(self) -> Result<()> {
         self.leave_within(Wait::FOREVER).map(drop)
     }
 
-    /// Leaves the group, waiting at most `wait` until the server has confirmed it: see
-    /// [`leave`](Membership::leave).
+    /// Leaves the group as [`leave`](Membership::leave) does, waiting at most `wait`.
     ///
-    /// Returns false if there was no answer when the time was over: the background goes on.
+    /// Returns false if there was no answer by then: the background goes on.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
-    /// Otherwise as [`leave`](Membership::leave).
+    /// [`Cancelled`](ErrorKind::Cancelled): the background goes on. Otherwise as
+    /// [`leave`](Membership::leave).
     pub fn leave_within(self, wait: impl Into<Wait>) -> Result<bool> {
         let wait = wait.into();
         self.shared.leave(&wait, |hold| leave(hold, &wait))

@@ -44,7 +44,7 @@ impl Coordinator {
         Coordinator { target, round, seen: Mutex::default() }
     }
 
-    /// The names of the participants.
+    /// Returns the names of the participants.
     pub fn participants(&self) -> &[String] {
         &self.round.participants
     }
@@ -58,34 +58,30 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if the round is forgotten;
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized); otherwise only what
-    /// [ends every wait](crate::guide#what-ends-every-wait). After an error the round may be decided
-    /// or not.
+    /// As [`Participant::decision`](crate::commit::Participant::decision). After an error the round
+    /// may be decided or not.
     pub fn decide(&self) -> Result<Decision> {
         insist(|| self.settle(Plan::AsVoted, &Wait::FOREVER))
     }
 
-    /// Waits at most `wait` for the votes, and decides; `None` if the round was not decided when the
-    /// time was over.
-    ///
-    /// A decision that is under way when the wait is cancelled may still take effect: check the
-    /// [state](crate::TwoPhaseCommit::state).
+    /// Waits at most `wait` for the votes, and decides; `None` if the round was not decided by
+    /// then.
     ///
     /// # Errors
     ///
     /// [`Connect`](crate::ErrorKind::Connect) or
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the time is over, if there was no
-    /// answer; [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled, and the error
-    /// [says](crate::Error::may_have_taken_effect) whether the decision may have been written;
-    /// otherwise as [`decide`](Coordinator::decide).
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) at the end of `wait` if there was no
+    /// answer; [`Cancelled`](crate::ErrorKind::Cancelled), which
+    /// [says](crate::Error::may_have_taken_effect) whether the decision may have been written:
+    /// check the [state](crate::TwoPhaseCommit::state); otherwise as
+    /// [`decide`](Coordinator::decide).
     pub fn decide_within(&self, wait: impl Into<Wait>) -> Result<Option<Decision>> {
         let wait = wait.into();
         insist_within(&wait, || self.settle(Plan::AsVoted, &wait))
     }
 
-    /// Waits at most `wait` for the votes, and decides; **aborts the round** if it is not decided when
-    /// the time is over.
+    /// Waits at most `wait` for the votes, and decides; **aborts the round** if it is not decided
+    /// by then.
     ///
     /// To abort takes one more round trip: at most the connect timeout. A cancelled wait aborts
     /// nothing.
@@ -101,8 +97,8 @@ impl Coordinator {
         }
     }
 
-    /// Decides to abort, whatever the votes, and returns the decision: the earlier one if the round
-    /// is already decided.
+    /// Aborts the round, whatever the votes, and returns the decision: the earlier one if it is
+    /// already decided.
     ///
     /// # Errors
     ///

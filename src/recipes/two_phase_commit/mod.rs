@@ -25,17 +25,11 @@ use crate::session::wait_limit::Wait;
 /// A [`Coordinator`] begins the round and names the participants. Each participant
 /// [joins](Self::join), prepares its work, and [votes](Participant::vote). If all have voted yes,
 /// the coordinator decides to commit, otherwise to abort. Every participant learns the
-/// [decision](Participant::decision).
-///
-/// The round is the persistent node `base/name`, whose data name the participants and, once it is
-/// made, the decision. Its children show the rest in one listing: `here-<participant>`, which is
-/// ephemeral, `yes-<participant>` or `no-<participant>`, and `commit` or `abort`. Only the
-/// coordinator watches them; participants watch the round's node, so that a vote wakes one client.
+/// [decision](Participant::decision). A vote wakes one client, the coordinator.
 ///
 /// # Guarantees
 ///
-/// - **There is one decision**, however many coordinators there are: one transaction makes it,
-///   which can succeed only once.
+/// - **There is one decision**, however many coordinators there are: one transaction makes it.
 /// - **It is to commit only if every participant has voted yes and is alive**: that transaction
 ///   takes effect only while the nodes of all are there. If a participant votes no, dies or does
 ///   not vote in time, the round is aborted.
@@ -43,23 +37,18 @@ use crate::session::wait_limit::Wait;
 ///   after a restart.
 /// - A participant has one vote, which it cannot change, not even after a restart.
 ///
-/// # When the coordinator is gone
+/// Each participant must make its work durable before it votes yes, and must complete or undo it as
+/// decided, even after a crash.
 ///
 /// Two-phase commit blocks: a participant that has voted yes must neither commit nor abort before
 /// it knows the decision, and if the coordinator dies first, there is none. The library does not
 /// decide by itself then, because the coordinator may only be slow. Any client may
-/// [recover](Self::recover) the round, as another coordinator: to decide it as the first one would
-/// have, or to [abort](Coordinator::abort) it. If two coordinators try to decide, one of them
-/// succeeds and the other learns the decision.
+/// [recover](Self::recover) the round, to decide it or to [abort](Coordinator::abort) it. If two
+/// coordinators try to decide, one of them succeeds and the other learns the decision.
 ///
-/// Carrying out the decision is up to the participants: each must make its work durable before it
-/// votes yes, and must complete or undo it as decided, even after a crash.
-///
-/// On a program's own handle ([`Client`](crate::Client)'s `From<Arc<ZooKeeper>>`) there are no
-/// transactions: the steps are sent one by one. There is still one decision, but the round may be
-/// committed without a participant that dies at that moment, and a vote may be half cast.
-///
-/// # Example
+/// On [a program's own handle](crate::Client#impl-From<Arc<ZooKeeper>>-for-Client) there are no
+/// transactions. There is still one decision, but the round may be committed without a participant
+/// that dies at that moment, and a vote may be half cast.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -98,22 +87,20 @@ const FORGET: Purpose =
 
 placed!(
     TwoPhaseCommit,
-    "Returns the round at the node `base/name`, which belongs to it until the round is forgotten",
+    "Describes the round at the node `base/name`, which belongs to it until the round is forgotten",
     "Participants need READ, CREATE and DELETE on the round's node; the coordinator also WRITE."
 );
 
 impl TwoPhaseCommit {
-    /// Begins the round with these participants. Each is a name that can be a component of a path.
+    /// Begins the round with these participants, each a name that can be a component of a path.
     ///
     /// # Errors
     ///
     /// [`AlreadyExists`](ErrorKind::AlreadyExists) if the round has begun already;
-    /// [`InvalidName`](ErrorKind::InvalidName); [`InvalidArgument`](ErrorKind::InvalidArgument) for
-    /// no participants, one that is named twice, or more than fit into a request;
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`Connect`](ErrorKind::Connect) if no server
-    /// answered within the [connect timeout](crate::ClientBuilder::connect_timeout);
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a reply was lost: the round may have begun,
-    /// even if it does not exist now.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for no participants, one that is named
+    /// twice, or more than fit into a request; [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a
+    /// reply was lost: the round may have begun, even if it does not exist now; otherwise as for
+    /// [`Znode`](crate::Znode#errors).
     pub fn begin<S: AsRef<str>>(&self, participants: &[S]) -> Result<Coordinator> {
         let node = self.target.node()?;
         let id = Uuid::from_u128(rt::random()).to_string();
@@ -159,13 +146,11 @@ impl TwoPhaseCommit {
 
     /// Joins the round under one of the names that the coordinator has given.
     ///
-    /// The round can be committed only while the [`Participant`] and its session live. After a
-    /// restart the participant joins again: its vote is kept. It can also join a round that is
-    /// already decided, to learn the decision.
+    /// The round can be committed only while the [`Participant`] and its session live. A
+    /// participant that joins again, after a restart, keeps its vote. It can also join a decided
+    /// round, to learn the decision.
     ///
-    /// If the name is in use, for example by the session of an earlier process, the call waits for
-    /// that to end, at most the [connect timeout](crate::ClientBuilder::connect_timeout), which
-    /// should therefore be longer than the session timeout.
+    /// If the name is in use, the call waits as [`Group::join`](crate::Group::join) does.
     ///
     /// # Errors
     ///
@@ -178,13 +163,12 @@ impl TwoPhaseCommit {
         self.join_within(participant, limit)
     }
 
-    /// Joins the round, waiting at most `wait` instead of the connect timeout: see
-    /// [`join`](TwoPhaseCommit::join).
+    /// Joins the round as [`join`](TwoPhaseCommit::join) does, waiting at most `wait` instead of
+    /// the connect timeout.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
-    /// [`join`](TwoPhaseCommit::join).
+    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`join`](TwoPhaseCommit::join).
     pub fn join_within(
         &self,
         participant: impl AsRef<str>,
@@ -193,9 +177,10 @@ impl TwoPhaseCommit {
         Participant::join(&self.target, participant.as_ref(), &wait.into())
     }
 
-    /// Returns the participants, their votes, and the decision; `None` if there is no such round.
+    /// Returns the participants, their votes, and the decision, all as at one moment; `None` if
+    /// there is no such round.
     ///
-    /// All as at one moment: from one listing, after the server has caught up with the leader.
+    /// Asks the ensemble's leader first.
     ///
     /// # Errors
     ///
@@ -218,11 +203,11 @@ impl TwoPhaseCommit {
         })
     }
 
-    /// Removes a round that has ended, with its votes and its decision; returns `false` if it is
-    /// not decided yet, and so is not removed.
+    /// Removes a decided round, with its votes and its decision; returns `false`, and removes
+    /// nothing, if it is not decided yet.
     ///
-    /// Call it only when every participant has done what was decided: a participant that comes
-    /// later cannot learn the decision any more.
+    /// Call it only when every participant has done what was decided: one that comes later cannot
+    /// learn the decision any more.
     ///
     /// # Errors
     ///

@@ -25,9 +25,9 @@ use crate::session::watch_loop::{View, WatchLoop};
 ///
 /// Dropping it has the same effect as its death: keep it until the decision is known.
 ///
-/// It dereferences to a [`Hold`] on the node that shows that it is here. But another session may take its name,
-/// so its [transactions](Hold::transaction) are refused, with
-/// [`InvalidArgument`](ErrorKind::InvalidArgument).
+/// It dereferences to a [`Hold`] on the node that shows that it is here. Its
+/// [transactions](Hold::transaction) are refused, with
+/// [`InvalidArgument`](ErrorKind::InvalidArgument), because another session may take its name.
 #[must_use = "if unused the participant is gone immediately"]
 #[clippy::has_significant_drop]
 pub struct Participant {
@@ -84,20 +84,19 @@ impl Participant {
     ///
     /// [`Conflict`](ErrorKind::Conflict) if it has voted the other way before;
     /// [`SessionLost`](ErrorKind::SessionLost) or [`Lost`](ErrorKind::Lost) if it is no longer
-    /// here: join again to learn whether the vote counts; [`NotFound`](ErrorKind::NotFound) if the
-    /// round is forgotten; [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what
-    /// [ends every wait](crate::guide#what-ends-every-wait).
+    /// here: join again to learn whether the vote counts; otherwise as
+    /// [`decision`](Participant::decision).
     pub fn vote(&self, vote: Vote) -> Result<bool> {
         self.vote_within(vote, Wait::FOREVER)
     }
 
-    /// Votes, waiting at most `wait` for the answer: see [`vote`](Participant::vote).
+    /// Votes as [`vote`](Participant::vote) does, waiting at most `wait` for the answer.
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) or [`Connect`](ErrorKind::Connect) when the
-    /// time is over, and [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: except for
-    /// `Connect`, the vote may count. Otherwise as [`vote`](Participant::vote).
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) or [`Connect`](ErrorKind::Connect) at the end
+    /// of `wait`, and [`Cancelled`](ErrorKind::Cancelled): except for `Connect`, the vote may
+    /// count. Otherwise as [`vote`](Participant::vote).
     pub fn vote_within(&self, vote: Vote, wait: impl Into<Wait>) -> Result<bool> {
         let wait = wait.into();
         self.cast(vote, &wait).map_err(|error| match error.kind() {
@@ -177,23 +176,19 @@ impl Participant {
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten;
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what
-    /// [ends every wait](crate::guide#what-ends-every-wait).
+    /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten; others that [end every
+    /// wait](crate::guide#what-ends-every-wait).
     pub fn decision(&self) -> Result<Decision> {
         insist(|| self.decided(&Wait::FOREVER))
     }
 
-    /// Waits for the decision, at most `wait`; `None` if a server said in this call that the round is
-    /// not decided yet.
-    ///
-    /// A request that is under way may take up to 50 ms more.
+    /// Waits for the decision, at most `wait`; `None` if a server said in this call that there is
+    /// none yet.
     ///
     /// # Errors
     ///
     /// [`Connect`](ErrorKind::Connect) if no server answered in time;
-    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
-    /// [`decision`](Participant::decision).
+    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`decision`](Participant::decision).
     pub fn decision_within(&self, wait: impl Into<Wait>) -> Result<Option<Decision>> {
         let wait = wait.into();
         insist_within(&wait, || self.decided(&wait))

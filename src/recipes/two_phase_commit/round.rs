@@ -10,9 +10,7 @@ use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
-/// The decision of a two-phase commit.
-///
-/// The protocol has these two: there will be no other.
+/// The decision of a two-phase commit; there will be no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// All participants commit.
@@ -41,9 +39,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// The vote of a participant in a two-phase commit.
-///
-/// The protocol has these two: there will be no other.
+/// The vote of a participant in a two-phase commit; there will be no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vote {
     /// The participant can commit, whatever happens from now on.
@@ -61,7 +57,7 @@ impl Vote {
     }
 }
 
-/// The state of a round: see [`TwoPhaseCommit::state`](crate::TwoPhaseCommit::state).
+/// The state of a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RoundState {
