@@ -3,23 +3,22 @@
 use crate::acl::Acl;
 use crate::session::connection::NodeKind;
 
-/// The kinds of nodes that [`Znode::create`](crate::Znode::create) and
-/// [`Transaction::create`](crate::Transaction::create) can create.
+/// The kind of a node to create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CreateMode {
     /// Exists until a client deletes it.
     #[default]
     Persistent,
-    /// Exists until a client deletes it. The server appends ten digits to its path: the number of
-    /// children that its parent has ever had.
+    /// Exists until a client deletes it. The server appends ten digits to its path: how many
+    /// children its parent has ever had.
     PersistentSequential,
     /// The server deletes it at the end of this client's session. It cannot have children.
     Ephemeral,
-    /// The server deletes it at the end of this client's session, and appends ten digits to its path.
+    /// Ephemeral, and the server appends ten digits to its path.
     EphemeralSequential,
-    /// The server deletes it some time after its last child was deleted. Servers before 3.5 create a
-    /// persistent node instead, and so does the `zookeeper` crate.
+    /// The server deletes it some time after its last child. Servers before 3.5 create a persistent
+    /// node instead, as does the `zookeeper` crate.
     Container,
 }
 
@@ -40,9 +39,8 @@ impl CreateMode {
     }
 }
 
-/// The [mode](CreateMode) and the ACL of a node to create.
-///
-/// A mode alone can be given instead: the ACL is [open](Acl::open) then.
+/// The [mode](CreateMode) and the ACL of a node to create; a mode alone has an [open](Acl::open)
+/// ACL.
 ///
 /// ```no_run
 /// use zklock::znode::{CreateMode, CreateOptions};
@@ -62,7 +60,7 @@ pub struct CreateOptions {
 }
 
 impl CreateOptions {
-    /// A node of this mode, with an [open](Acl::open) ACL.
+    /// Creates options for a node of this mode, with an [open](Acl::open) ACL.
     pub fn new(mode: CreateMode) -> CreateOptions {
         CreateOptions { mode, acl: vec![Acl::open()] }
     }

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// A number that every client of the ensemble sees, and that many can change without losing a
 /// count.
 ///
-/// It is stored in a [`SharedValue`], as eight bytes, the highest first, as in Curator's
+/// A [`SharedValue`] stores it, as eight bytes, the highest first, as in Curator's
 /// `DistributedAtomicLong`. A counter that was never set is 0, and so is one whose node is empty.
 ///
 /// ```no_run
@@ -25,7 +25,7 @@ pub struct SharedCounter {
     target: NodeConfig,
 }
 
-placed!(SharedCounter, "Returns the counter at the node `base/name`");
+placed!(SharedCounter, "Describes the counter at the node `base/name`");
 
 impl SharedCounter {
     /// Reads the number, including every change from before this call.
@@ -49,7 +49,7 @@ impl SharedCounter {
 
     /// Adds `more`, which may be negative, and returns the new number.
     ///
-    /// Each call counts exactly once, even if other clients count at the same time.
+    /// A call that succeeds has counted exactly once, even if other clients count at the same time.
     ///
     /// # Errors
     ///
@@ -69,8 +69,8 @@ impl SharedCounter {
         Ok(sum)
     }
 
-    /// Sets the number if it equals `expected`, and returns the new version of its node; `None` if
-    /// it is another number.
+    /// Sets the number if it equals `expected`, and returns the new version of its node; `None` for
+    /// another number.
     ///
     /// # Errors
     ///

@@ -11,12 +11,9 @@ use crate::session::observed_changes::Changes;
 /// A few bytes that every client of the ensemble sees: configuration, a name to look up, the
 /// address of a leader.
 ///
-/// It is the data of the node `base/name`: what ZooKeeper's "Recipes and Solutions" calls
-/// configuration and name service. It must be below 1 MiB, and should be below some kilobytes.
-/// Other programs that read and write the node, such as Curator's `SharedValue`, can share it. The
-/// node stays when its writers have gone.
-///
-/// The value is a description: cheap to make and to clone, and not tied to a session.
+/// It is the data of the persistent node `base/name`, below 1 MiB, better some kilobytes. Other
+/// programs that read and write the node, such as Curator's `SharedValue`, can share it. The value
+/// is cheap to make and to clone, and not tied to a session.
 ///
 /// ```no_run
 /// use zklock::{Client, SharedValue};
@@ -24,14 +21,7 @@ use crate::session::observed_changes::Changes;
 /// let zk = Client::connect("zk1:2181,zk2:2181")?;
 /// let limit = SharedValue::new(&zk, "/config", "limit");
 /// limit.set("100")?;
-/// let new = limit.update(|old| {
-///     let old: u32 = old.and_then(|old| std::str::from_utf8(old).ok()?.parse().ok()).unwrap_or(0);
-///     Ok::<_, zklock::Error>(Some((old + 1).to_string()))
-/// })?;
-/// for value in limit.observe() {
-///     println!("now it is {:?}", value?);
-/// #   break;
-/// }
+/// println!("it is {:?}", limit.get()?);
 /// # Ok::<(), zklock::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -41,23 +31,22 @@ pub struct SharedValue {
 
 const SET: Purpose = Purpose::to_change("set the value", "WRITE on it");
 
-placed!(SharedValue, "Returns the value at the node `base/name`");
+placed!(SharedValue, "Describes the value at the node `base/name`");
 
 impl SharedValue {
     pub(crate) fn at(target: &NodeConfig) -> SharedValue {
         SharedValue { target: target.clone() }
     }
 
-    /// Reads the value, including what any client has set before this call; `None` if it was never set.
+    /// Reads the value, including what any client has set before this call; `None` if it was never
+    /// set.
     ///
-    /// Asks the ensemble's leader first, so takes two round trips.
+    /// Asks the ensemble's leader first: two round trips.
     ///
     /// # Errors
     ///
-    /// [`InvalidName`](ErrorKind::InvalidName); [`NotAuthorized`](ErrorKind::NotAuthorized) without
-    /// READ; [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what
-    /// [ends every wait](crate::guide#what-ends-every-wait).
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ; otherwise as for
+    /// [`Znode`](crate::Znode#errors).
     pub fn get(&self) -> Result<Option<Versioned>> {
         self.znode().read_synced()
     }
@@ -73,8 +62,7 @@ impl SharedValue {
     /// [`TooLarge`](ErrorKind::TooLarge) for more data than the server allows: nothing was sent, or
     /// the error says that an earlier attempt may have set the value;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without WRITE on the node, or CREATE on its
-    /// parent; [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request was sent and has no answer
-    /// in time: the value may be set; otherwise as [`get`](SharedValue::get).
+    /// parent; otherwise as for [`Znode`](crate::Znode#errors).
     pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<Version> {
         let (data, acl) = (data.into(), &self.target.acl);
         self.target.ask(SET, |session, node| {
@@ -92,13 +80,14 @@ impl SharedValue {
         })
     }
 
-    /// Sets the value if there is none yet, and returns its version; `None` if there is one. Creates
-    /// the node and its missing parents.
+    /// Sets the value as [`set`](SharedValue::set) does, if there is none yet; `None` if there is
+    /// one.
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost and it cannot be known whether
-    /// this call has set the value: see [`Znode::create`]. Otherwise as [`set`](SharedValue::set).
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost and it cannot be
+    /// known whether this call has set the value, as with [`Znode::create`]. Otherwise as
+    /// [`set`](SharedValue::set).
     pub fn set_if_absent(&self, data: impl Into<Vec<u8>>) -> Result<Option<Version>> {
         let options = CreateOptions::new(CreateMode::Persistent).acl(self.target.acl.clone());
         match self.znode().create_version(&options, data.into()) {
@@ -111,15 +100,12 @@ impl SharedValue {
     /// Sets the value if it still has the given version, and returns the new version; `None` if it
     /// has another version, or there is no value.
     ///
-    /// If several calls use the same version, exactly one succeeds. The server compares only the
-    /// version's number, which starts from 0 again when the node is deleted and created again.
+    /// If several calls use the same version, exactly one succeeds. Versions start again with a new
+    /// node, as with [`Znode::write_if_unchanged`].
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost, and the value was
-    /// changed, by this call or by another client: the library checks, and could not tell.
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for the version number −1, which comes after
-    /// 2³² changes: the server takes it for any version. Otherwise as [`set`](SharedValue::set).
+    /// As [`Znode::write_if_unchanged`]; otherwise as [`set`](SharedValue::set).
     pub fn compare_and_set(
         &self,
         version: Version,
@@ -131,9 +117,8 @@ impl SharedValue {
     /// Replaces the value by what `new` returns for it, atomically, and returns the new version;
     /// `None` if `new` declined by returning `None`.
     ///
-    /// Reads the value, and sets the new one if the old one has not changed meanwhile; otherwise it
-    /// starts again. `new` is given `None` if there is no value. It may be called many times: as
-    /// long as other clients keep changing the value first. Its error ends the call.
+    /// It starts again if the value was changed between reading and setting it: `new` may be called
+    /// many times. `new` is given `None` if there is no value. Its error ends the call.
     ///
     /// ```no_run
     /// use zklock::{Client, Error, SharedValue};
@@ -149,9 +134,8 @@ impl SharedValue {
     ///
     /// # Errors
     ///
-    /// The error of `new`; otherwise as [`compare_and_set`](SharedValue::compare_and_set): in
-    /// particular, after [`ConnectionLoss`](ErrorKind::ConnectionLoss) the change may have been made
-    /// or not.
+    /// The error of `new`; otherwise as [`compare_and_set`](SharedValue::compare_and_set): after
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) the change may have been made or not.
     pub fn update<D: Into<Vec<u8>>, E: From<Error>>(
         &self,
         mut new: impl FnMut(Option<&[u8]>) -> Result<Option<D>, E>,
@@ -172,8 +156,7 @@ impl SharedValue {
     /// Observes the value: first the present value, then the value after each change; `None` while
     /// there is none.
     ///
-    /// Of several changes in a row, only the last may be seen. Each change costs one read; only the
-    /// node is watched.
+    /// Of several changes in a row, only the last may be seen. Each change costs one read.
     pub fn observe(&self) -> Changes<Option<Versioned>> {
         self.znode().observe()
     }

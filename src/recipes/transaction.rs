@@ -18,15 +18,14 @@ use crate::session::session::Session;
 
 const CHECK: Purpose = Purpose::to_change("check the node", "READ on it");
 
-/// Several steps of which the server carries out all or none. Created by [`Client::transaction`], or
-/// by a guard, as with [`Hold::transaction`](crate::Hold::transaction).
+/// Several steps of which the server carries out all or none.
 ///
 /// Each step sees the results of the steps before it. Nothing is sent before
 /// [`commit`](Transaction::commit), which also reports paths that ZooKeeper does not allow.
 ///
-/// A guard's transaction takes effect only if the guard's node still exists: the server checks that in
-/// the same transaction. So the ensemble itself refuses a late write of a former holder, however long
-/// its process was paused. The transaction borrows the guard, which cannot be dropped meanwhile.
+/// [`Client::transaction`] begins one. That of a guard,
+/// [`Hold::transaction`](crate::Hold::transaction), takes effect only if the guard's node still
+/// exists, and borrows the guard, which cannot be dropped meanwhile.
 ///
 /// ```no_run
 /// use zklock::znode::CreateMode;
@@ -70,8 +69,8 @@ impl Hold {
     /// Starts a transaction that takes effect only if the lock is still held.
     ///
     /// The server checks in the same transaction that the guard's node exists. So the ensemble
-    /// refuses a late write by a holder whose process was paused or cut off, and data in ZooKeeper
-    /// needs no [fencing token](crate::FencingToken). Earlier writes stay.
+    /// refuses a late write by a holder whose process was paused or cut off, however long, and data
+    /// in ZooKeeper needs no [fencing token](crate::FencingToken). Earlier writes stay.
     pub fn transaction(&self) -> Transaction<'_> {
         Transaction::fenced(self)
     }
@@ -100,8 +99,8 @@ impl<'a> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Check { path, version: None }))
     }
 
-    /// Requires that a node's data has this version: for a [`write`](Transaction::write) or a
-    /// [`delete`](Transaction::delete) behind it that must not overtake another client's. Needs READ on it.
+    /// Requires that a node's data has this version, so that a later [`write`](Transaction::write)
+    /// or [`delete`](Transaction::delete) does not overtake another client's. Needs READ on it.
     pub fn check_unchanged(self, path: impl AsRef<str>, version: Version) -> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Check { path, version: Some(version.checked()?) }))
     }
@@ -142,34 +141,34 @@ impl<'a> Transaction<'a> {
         self
     }
 
-    /// Sends the transaction, and returns what each step has done. The server carries out all steps, or
-    /// none.
+    /// Sends the transaction, and returns what each step has done.
     ///
-    /// Ends within the client's [connect timeout](crate::ClientBuilder::connect_timeout), and is not
-    /// repeated. If a guard's commit had no answer in time, the guard's node is neither handed to
-    /// another thread of this process nor kept when the guard is dropped: it is deleted, and the server
-    /// deletes it after the commit.
+    /// Ends within the client's [connect timeout](crate::ClientBuilder::connect_timeout), and is
+    /// not repeated. If a guard's commit had no answer in time, the guard's node is neither handed
+    /// to another thread of this process nor kept when the guard is dropped: the server deletes it
+    /// after the commit.
     ///
     /// # Errors
     ///
-    /// Nothing was changed, except for [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss).
+    /// Nothing was changed, except for [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss): the
+    /// transaction may have been committed.
     ///
     /// - The error of the first step that failed, with its path:
-    ///   [`NotFound`](crate::ErrorKind::NotFound), [`AlreadyExists`](crate::ErrorKind::AlreadyExists),
-    ///   [`VersionMismatch`](crate::ErrorKind::VersionMismatch), [`NotEmpty`](crate::ErrorKind::NotEmpty),
-    ///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized), [`InvalidName`](crate::ErrorKind::InvalidName),
+    ///   [`NotFound`](crate::ErrorKind::NotFound),
+    ///   [`AlreadyExists`](crate::ErrorKind::AlreadyExists),
+    ///   [`VersionMismatch`](crate::ErrorKind::VersionMismatch),
+    ///   [`NotEmpty`](crate::ErrorKind::NotEmpty),
+    ///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized),
+    ///   [`InvalidName`](crate::ErrorKind::InvalidName),
     ///   [`InvalidArgument`](crate::ErrorKind::InvalidArgument).
-    /// - For a guard's transaction: [`Lost`](crate::ErrorKind::Lost), [`SessionLost`](crate::ErrorKind::SessionLost),
-    ///   [`Closed`](crate::ErrorKind::Closed) or [`AuthFailed`](crate::ErrorKind::AuthFailed) if the guard no
-    ///   longer holds; [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock's ACL denies the
-    ///   holder READ on its own node.
-    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if there was no answer: the transaction may have
-    ///   been committed.
-    /// - [`Connect`](crate::ErrorKind::Connect) if there was no connection in time: nothing was sent.
+    /// - For a guard's transaction: [`Lost`](crate::ErrorKind::Lost),
+    ///   [`SessionLost`](crate::ErrorKind::SessionLost), [`Closed`](crate::ErrorKind::Closed) or
+    ///   [`AuthFailed`](crate::ErrorKind::AuthFailed) if the guard no longer holds;
+    ///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock's ACL denies the holder
+    ///   READ on its own node.
     /// - [`Unsupported`](crate::ErrorKind::Unsupported) for a client of a program's own handle: the
     ///   `zookeeper` crate has no transactions.
-    /// - [`TooLarge`](crate::ErrorKind::TooLarge), and the errors that retrying does not help with, as for
-    ///   [`Znode`](Znode#errors).
+    /// - Otherwise as for [`Znode`](Znode#errors).
     pub fn commit(self) -> Result<Vec<StepResult>> {
         if let Some(wrong) = self.wrong {
             return Err(wrong);

@@ -13,9 +13,7 @@ use crate::session_id::SessionId;
 pub struct Versioned {
     /// The bytes.
     pub data: Vec<u8>,
-    /// The version, to write only if no other client has written since:
-    /// [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged),
-    /// [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set).
+    /// The version, to write only if no other client has written since.
     pub version: Version,
 }
 
@@ -69,7 +67,7 @@ impl Version {
     }
 }
 
-/// What the server knows about a node beside its data: see [`Znode::stat`](crate::Znode::stat).
+/// What the server knows about a node beside its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ZnodeStat {

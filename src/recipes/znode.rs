@@ -15,20 +15,18 @@ use crate::session::observed_changes::Changes;
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
-/// A znode: data beside the locks, on the same session. Created by [`Client::znode`].
+/// A znode: data beside the locks, on the same session. [`Client::znode`] creates the value.
 ///
-/// The value is a description: cheap to create and to clone, and not tied to a session. After a lost
-/// session it works on a new one.
+/// The value is cheap to create and to clone, and not tied to a session. After a lost session it
+/// works on a new one.
 ///
 /// # Guarantees
 ///
-/// - Every call ends within the client's
-///   [connect timeout](crate::ClientBuilder::connect_timeout), whatever the network does.
+/// - Every call ends within the client's [connect timeout](crate::ClientBuilder::connect_timeout),
+///   whatever the network does.
 /// - Reads are repeated after lost connections and sessions.
-/// - No call takes effect twice. After a lost reply the library looks at the node, and repeats the
-///   change only if the first attempt has certainly changed nothing. Where looking cannot tell, the call
-///   fails with [`ConnectionLoss`](ErrorKind::ConnectionLoss): it may have taken effect.
-/// - [`Connect`](ErrorKind::Connect) means that the call has changed nothing.
+/// - No call takes effect twice. A change is repeated only if the first attempt has certainly
+///   changed nothing.
 ///
 /// # Errors
 ///
@@ -51,7 +49,7 @@ use crate::session::watch_loop::View;
 /// let config = zk.znode("/app/config");
 /// config.create_with_parents(CreateMode::Persistent, "v1")?;
 /// if let Some(old) = config.read()? {
-///     match config.write_if_unchanged(old.version(), "v2")? {
+///     match config.write_if_unchanged(old.version, "v2")? {
 ///         Some(version) => println!("version {} is ours", version.number),
 ///         None => println!("another client has changed it"),
 ///     }
@@ -66,23 +64,21 @@ pub struct Znode {
 impl Client {
     /// Returns the znode with this absolute path.
     ///
-    /// Never fails: the first call that needs the path reports one that ZooKeeper does not allow, as
+    /// A path that ZooKeeper does not allow fails the first call that needs it, as
     /// [`InvalidName`](ErrorKind::InvalidName).
     pub fn znode(&self, path: impl AsRef<str>) -> Znode {
         Znode { target: NodeConfig::at(self.clone(), path.as_ref()) }
     }
 
-    /// Waits until what this client reads from now on includes everything that any client has done before this
-    /// call.
+    /// Waits until what this client reads from now on includes everything that any client has done
+    /// before this call.
     ///
-    /// The server that a client is connected to may lag behind the others, usually by milliseconds. Before
-    /// reads of a [`Znode`] this matters; the recipes ask the ensemble's leader by themselves where it does.
+    /// The client's server may lag behind the others, usually by milliseconds. This matters before
+    /// reads of a [`Znode`]; the recipes ask the ensemble's leader where it does.
     ///
     /// # Errors
     ///
-    /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
-    /// [end every wait](crate::guide#what-ends-every-wait).
+    /// As for [`Znode`](Znode#errors).
     pub fn sync(&self) -> Result<()> {
         SYNC.ask(self.core(), "/", |session| session.sync())
     }
@@ -104,7 +100,7 @@ impl Znode {
         Znode { target: target.clone() }
     }
 
-    /// The path, without the client's chroot.
+    /// Returns the path, without the client's chroot.
     pub fn path(&self) -> &str {
         self.target.path()
     }
@@ -113,9 +109,8 @@ impl Znode {
 
     /// Reads the node's data; `None` if the node does not exist.
     ///
-    /// The answer comes from this client's server, which may lag behind the others, usually by
-    /// milliseconds. It includes everything that this client has written in this session or has
-    /// already seen; after [`Client::sync`](crate::Client::sync), every client's earlier writes, too.
+    /// It includes everything that this client has written in this session or has already seen;
+    /// after [`Client::sync`](crate::Client::sync), every client's earlier writes, too.
     ///
     /// # Errors
     ///
@@ -160,10 +155,10 @@ impl Znode {
         self.target.ask(READ_ACL, |session, node| session.acl(node))
     }
 
-    /// Observes the node's data: first the present data, then the data after each change; `None` while
-    /// the node does not exist.
+    /// Observes the node's data: first the present data, then the data after each change; `None`
+    /// while the node does not exist.
     ///
-    /// If several changes follow each other quickly, only the last may be seen.
+    /// Of several changes in a row, only the last may be seen.
     pub fn observe(&self) -> Changes<Option<Versioned>> {
         self.target.observe(READ, |view: &mut View<'_>, node: &str| {
             let found = view.watch_node_or_making(node)?;
@@ -171,8 +166,8 @@ impl Znode {
         })
     }
 
-    /// Observes the names of the node's children, sorted: first the present ones, then those after each
-    /// change; `None` while the node does not exist.
+    /// Observes the names of the node's children, sorted: first the present ones, then those after
+    /// each change; `None` while the node does not exist.
     pub fn observe_children(&self) -> Changes<Option<Vec<String>>> {
         self.target.observe(LIST, |view: &mut View<'_>, node: &str| {
             Ok(view.watch_names_or_making(node)?.map(|(names, _)| names.sorted()))
@@ -181,19 +176,19 @@ impl Znode {
 
     // ----- calls that change something
 
-    /// Creates the node, and returns the created node: a sequential one has its number in its
+    /// Creates the node, and returns it: a sequential one has its number in its
     /// [`path`](Znode::path).
     ///
-    /// After a lost reply it is created again only if nothing was created or deleted below its parent
-    /// since the call began. So a node that others have deleted meanwhile does not come back. On a
-    /// handle of the `zookeeper` crate, and for sequential nodes, a lost reply is always an error.
+    /// After a lost reply it is created again only if nothing was created or deleted below its
+    /// parent since the call began. So a node that others have deleted meanwhile does not come
+    /// back. On a handle of the `zookeeper` crate, and for sequential nodes, a lost reply is always
+    /// an error.
     ///
     /// # Errors
     ///
-    /// [`AlreadyExists`](ErrorKind::AlreadyExists); [`NotFound`](ErrorKind::NotFound) if the
-    /// parent does not exist: see [`create_with_parents`](Znode::create_with_parents);
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for an ACL that the server does not accept;
-    /// otherwise as for [`Znode`].
+    /// [`AlreadyExists`](ErrorKind::AlreadyExists); [`NotFound`](ErrorKind::NotFound) if the parent
+    /// does not exist; [`InvalidArgument`](ErrorKind::InvalidArgument) for an ACL that the server
+    /// does not accept; otherwise as for [`Znode`].
     pub fn create(
         &self,
         options: impl Into<CreateOptions>,
@@ -274,16 +269,17 @@ impl Znode {
             .map(|stat| Version::of(&stat))
     }
 
-    /// Replaces the node's data if it still has the given version, and returns the new version; `None`
-    /// if it has another version, or if the node does not exist.
+    /// Replaces the node's data if it still has the given version, and returns the new version;
+    /// `None` if it has another version, or if the node does not exist.
     ///
-    /// If several clients write with the same version, exactly one succeeds. The server compares only
-    /// the version's number, which starts from 0 again when the node is deleted and created again.
+    /// If several clients write with the same version, exactly one succeeds. The server compares
+    /// only the version's number, which starts from 0 again when the node is deleted and created
+    /// again.
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a reply was lost, and the data was changed or the
-    /// node deleted since, by this call or by another client: the library looks, and could not tell.
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a reply was lost, and the data was changed
+    /// or the node deleted since, by this call or by another client: the library could not tell.
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for the version number −1, which comes after
     /// 2³² changes: the server takes it for any version. Otherwise as for [`Znode`].
     pub fn write_if_unchanged(
@@ -306,7 +302,8 @@ impl Znode {
 
     /// Deletes the node, whatever its version.
     ///
-    /// Not repeated after a lost reply, because another client may have created the node again since.
+    /// Not repeated after a lost reply, because another client may have created the node again
+    /// since.
     ///
     /// # Errors
     ///
@@ -316,8 +313,8 @@ impl Znode {
         self.once(DELETE, |session, node| session.delete(node))
     }
 
-    /// Deletes the node if its data still has the given version; `false` if it has another version, or
-    /// if the node does not exist.
+    /// Deletes the node if its data still has the given version; `false` if it has another version,
+    /// or if the node does not exist.
     ///
     /// Not repeated after a lost reply.
     ///
