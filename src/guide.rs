@@ -100,7 +100,7 @@
 //! - Later: the [retryable](crate::Error::is_retryable) [`System`](crate::ErrorKind::System),
 //!   [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted), [`Full`](crate::ErrorKind::Full)
 //!
-//! Each call names those that it can return. If the client limits its [retries](crate::Retry),
+//! No call returns all of them. If the client limits its [retries](crate::Retry),
 //! trouble with the connection beyond that limit ends a wait for a lock, too.
 //!
 //! # What no recipe can do

@@ -1,10 +1,6 @@
 //! Distributed locks on ZooKeeper for programs with threads: `lock()` blocks and returns a guard,
 //! and dropping the guard releases the lock.
 //!
-//! A guard knows when its lock is lost, and every wait can have a limit. A call says that others
-//! have the lock only if it has seen them. ZooKeeper's other recipes use the same engine and
-//! sessions.
-//!
 //! ```no_run
 //! use std::time::Duration;
 //! use zklock::{Client, DistributedLock};
@@ -27,8 +23,8 @@
 //! and no lint that is on by default warns of it.
 //!
 //! The module [`guide`] says which recipe to use when, and how sure each call is. The folder `docs`
-//! of the repository has the exact guarantees, faults, async programs, and the calls of Curator and
-//! kazoo beside ours.
+//! of the repository has the exact guarantees, and pages on faults, async programs, Curator and
+//! kazoo.
 //!
 //! # Locks
 //!
@@ -48,21 +44,10 @@
 //! share a lock, [`Acl`] which clients may use it. [`Once`], a job that runs once for each key on
 //! any of many hosts, is built on a lock.
 //!
-//! # Queues
+//! # Other recipes
 //!
-//! - [`DistributedQueue`]: items in order, [taken](queue::Items::take) at most once, or
-//!   [leased](DistributedQueue::lease) at least once
-//! - [`PriorityQueue`]: items by priority, taken at most once
-//!
-//! # Coordination
-//!
-//! - [`Barrier`]: blocks all waiting clients until it is lifted
-//! - [`DoubleBarrier`]: a fixed number of participants begin together and end together
-//! - [`TwoPhaseCommit`]: named participants vote, and all learn the same decision
-//! - [`Group`]: lists its present members; a [`Membership`](crate::group::Membership) comes back by
-//!   itself in a new session
-//! - [`SharedValue`]: settings that all clients see
-//! - [`SharedCounter`]: a counter that loses no addition
+//! [`DistributedQueue`], [`PriorityQueue`], [`Barrier`], [`DoubleBarrier`], [`TwoPhaseCommit`],
+//! [`Group`], [`SharedValue`] and [`SharedCounter`]: the [`guide`] says what each is for.
 //!
 //! # Client
 //!
@@ -136,18 +121,10 @@
 //! A program that already has a handle of the [`zookeeper`](https://docs.rs/zookeeper) crate can
 //! lock [with it](Client#impl-From<Arc<ZooKeeper>>-for-Client), within its limits.
 //!
-//! # Threads
-//!
-//! A connected [`Client`] has the thread `zklock-link`, or `zklock-handle` if it uses a program's
-//! handle. Other threads start on demand and end by themselves; [`Client::stats`] counts them:
-//!
-//! - `zklock-open`, `zklock-dial` and `zklock-resolve` while connecting
-//! - `zklock-reaper` deletes in the background, and ends what is [kept](DistributedLock::keep_for)
-//! - `zklock-event` runs callbacks, which may block and may call the library
-//! - `zklock-member`, at most 32 for a client, for each [`Membership`](crate::group::Membership)
-//!   that was lost and rejoins
-//! - on a program's handle, `zklock-call`, at most 16 for a client, for calls with a deadline or a
-//!   [`Cancel`]; and `zklock-drop` when the last use of the handle ends
+//! A connected [`Client`] has one thread, `zklock-link`, or `zklock-handle` on a program's handle.
+//! Others start on demand, end by themselves, and have names that begin with `zklock-`;
+//! [`Client::stats`] counts them. Callbacks run on `zklock-event`, and may block and call the
+//! library.
 //!
 //! # Logging
 //!
@@ -155,16 +132,13 @@
 //! An [`Event`] is logged as the line that it prints as. `docs/faults.md` has the lines of an
 //! outage. The targets:
 //!
-//! - `zklock::link`: connections, outages
-//! - `zklock::client`, `zklock::session`: changes of the state, pauses of the process; what old
-//!   servers cannot do
+//! - `zklock::link`, `zklock::client`, `zklock::session`: connections, outages, changes of the state,
+//!   pauses of the process, what old servers cannot do
 //! - `zklock::contend`: contenders of incompatible clients, broken locks; at level `debug`, each
 //!   lock that is waited for, acquired or released
 //! - `zklock::hold`: lost locks, requests to release
-//! - `zklock::election`, `zklock::group`, `zklock::queue`: campaigning again after errors; members
-//!   that cannot rejoin; lost items
-//! - `zklock::reaper`, `zklock::events`: nodes that cannot be deleted; callbacks that panicked
-//! - `zklock::testing`: servers for tests
+//! - `zklock::election`, `zklock::group`, `zklock::queue`, `zklock::reaper`, `zklock::events`,
+//!   `zklock::testing`: errors of background work
 //!
 //! # Features
 //!
@@ -180,9 +154,8 @@
 //!
 //! # Versions
 //!
-//! Semantic versioning: programs that build with 0.1.0 build with every 0.1.x.
-//!
-//! - **0.2 may change anything.** The kinds of errors, states and reasons may grow in any version.
+//! - Programs that build with 0.1.0 build with every 0.1.x. **0.2 may change anything.** The kinds
+//!   of errors, states and reasons may grow in any version.
 //! - **The `zookeeper` crate**, version 0.8, is exported as `zklock::zookeeper`, with the feature
 //!   of that name. Only its handle is part of the public interface. Another 0.x of it is a new
 //!   major version here.

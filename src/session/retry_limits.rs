@@ -5,20 +5,14 @@ use std::time::Duration;
 /// Limits the lost replies, lost sessions and outages that a call that acquires a lock tolerates.
 /// Default: no limit.
 ///
-/// These faults a call handles by itself:
+/// Without limits, a call repeats a request that had no answer on the next connection, waits for a
+/// server, queues again, at the end, when its session is lost or another client has deleted its
+/// node, and creates a lock path that does not exist. Other faults
+/// [end the call](crate::guide#what-ends-every-wait).
 ///
-/// | Fault | What the call does |
-/// |---|---|
-/// | no answer to a create | after a `sync`, it searches the children for its own node, and adopts it or creates a new one |
-/// | no answer to anything else | it repeats the request on the next connection |
-/// | no connection, no server, no session | it waits and retries |
-/// | the session is lost, or another client deleted the call's node | it queues again, at the end; after a loss, in a new session |
-/// | the lock path, or a parent of it, does not exist | it creates what is missing |
-///
-/// Others [end the call](crate::guide#what-ends-every-wait). The first two and the loss of a
-/// session are *losses*; the time without a connection is an *outage*. Both can be limited here. A
-/// call that ends without the lock deletes its nodes. Guards are not affected: releasing and
-/// confirming a lock go on until the session is resumed or lost.
+/// Requests without an answer and lost sessions are *losses*; the time without a connection is an
+/// *outage*. A call that ends without the lock deletes its nodes. Guards are not affected:
+/// releasing and confirming a lock go on until the session is resumed or lost.
 ///
 /// ```no_run
 /// use std::time::Duration;

@@ -46,13 +46,8 @@
 //! ```
 //!
 //! Runners that start a process for each test, such as cargo-nextest, start a server for each test,
-//! too.
-//!
-//! # Faults
-//!
-//! Locks survive an outage that is clearly shorter than the session timeout, 10 s by default, and
-//! are lost in a longer one. To test both in little time, connect with a shorter
-//! [`session_timeout`](crate::ClientBuilder::session_timeout), such as 2 s.
+//! too. Locks survive an outage that is clearly shorter than the session timeout: to test longer ones
+//! in little time, connect with a shorter [`session_timeout`](crate::ClientBuilder::session_timeout).
 //!
 //! # Docker, or a local installation
 //!
@@ -92,10 +87,7 @@
 //! killed, this needs the command `docker` on the `PATH`. With `TESTCONTAINERS_COMMAND=keep`,
 //! containers are kept.
 //!
-//! Files in `zklock-ports-<user id>`, below the directory for temporary files, reserve ports. The
-//! next process that starts a server removes those of killed processes.
-//!
-//! # Engines with TLS
+//! Files in `zklock-ports-<user id>`, below the directory for temporary files, reserve ports.
 //!
 //! To reach a Docker engine with TLS, depend on `testcontainers` with its feature `ring` or
 //! `aws-lc-rs`.

@@ -54,8 +54,7 @@ pub use offer_and_take::Items;
 ///
 /// A leased item is passed over. When it returns, it is the first again: at once for calls that
 /// wait, and within a second for consumers that passed it over. What came too late for an earlier
-/// call is returned before all others. The order also holds when the empty queue's node was removed
-/// and its numbers start again.
+/// call is returned before all others.
 ///
 /// Do not delete the queue's node while a consumer is at work: if it has read an item, and is
 /// delayed until there is another item of the same name, it takes that one instead. Let zklock
@@ -75,12 +74,9 @@ pub use offer_and_take::Items;
 ///
 /// Consumers that are not clones compete for the same items. In the tests, thirty of them that
 /// empty a queue of thousands send at most 6 requests for each item, or 12 if they lease it and
-/// acknowledge it at once.
-///
-/// An item that is offered while they all wait wakes all of them. A value that was woken in vain
-/// lets others go first the next time, for at most 40 ms, or 40 times as long as a list took, up to
-/// 500 ms. In the tests, half of the items cost all thirty together at most 45 requests, or 60 with
-/// leases.
+/// acknowledge it at once. An item that is offered while they all wait wakes all of them; half of
+/// the items cost all thirty together at most 45 requests, or 60 with leases. A value that was woken
+/// in vain lets others go first the next time, for at most 500 ms.
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedQueue};

@@ -46,17 +46,16 @@ use crate::rt::{self, AtomicUsize, Deadline};
 /// Make one client of a handle, and keep it: each has its own table of watches. Making it never
 /// fails; the first call is the first to use the handle. Paths are relative to the handle's chroot.
 ///
-/// One holder at a time, the order of grants, time limits and tokens are the same as with
-/// [`Client::connect`], and both kinds of clients can share a lock. No node is left behind while
-/// the handle lives. But the connection is the crate's, with the crate's limits:
+/// One holder at a time, the order, time limits and tokens are the same as with
+/// [`Client::connect`]; both kinds of clients can share a lock. No node is left behind while the
+/// handle lives. But the connection is the crate's, with its limits:
 ///
 /// - **No lease.** [`is_held`](crate::Hold::is_held) means that no loss was *seen*: the handle has
-///   reported neither its expiry or closing, nor the deletion of the node. It reports them only
-///   when it has a connection again. While it has none, or its server is silent, another client may
-///   hold the lock, for many minutes if that lasts so long; and after a pause of the process,
-///   `is_held` may be true although the lock is lost. To be sure, call
-///   [`ensure_held`](crate::Hold::ensure_held), which takes a write through the leader and a read;
-///   and use the [`FencingToken`](crate::FencingToken).
+///   reported neither its expiry or closing, nor the deletion of the node, which it does only when
+///   it has a connection again. While it has none, or its server is silent, or after a pause of the
+///   process, another client may hold the lock, perhaps for minutes. To be sure, call
+///   [`ensure_held`](crate::Hold::ensure_held), and use the
+///   [`FencingToken`](crate::FencingToken).
 /// - **Calls can hang**, as the crate's do: it has no timeout for a silent server. Calls with a
 ///   time limit or a [`Cancel`](crate::Cancel) still return in time, but each leaves a thread
 ///   waiting: at most 16, after which calls get no answer. [`lock`](crate::DistributedLock::lock),
@@ -75,15 +74,11 @@ use crate::rt::{self, AtomicUsize, Deadline};
 ///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized).
 /// - **A place in the queue can be lost.** If the creation of a node was not confirmed, that node
 ///   is deleted and another one queued at the end.
-/// - **CPU load**: while the server is down, the crate uses most of a core.
-/// - **More requests**: two more for each acquisition, one more for each wait; a `sync` is the
-///   delete of a node that does not exist. A lock path that it creates is not a container, and
-///   stays.
-/// - **Watches** are the crate's: at most one for a node and a connection. Those that a lost
-///   connection leaves in the crate are removed by the hundreds, with a request that servers before
-///   3.5 do not know. A program that itself watches contenders' nodes, with its handle's default
-///   watcher, gets no events for nodes that this client also watches. If a watcher or listener of
-///   the program panics, the handle ends.
+/// - **Costs**: while the server is down, the crate uses most of a core. Two more requests for each
+///   acquisition, one more for each wait. A lock path that it creates stays.
+/// - **Watches** are the crate's: at most one for a node and a connection. A program that itself
+///   watches contenders' nodes, with its handle's default watcher, gets no events for nodes that
+///   this client also watches. If a watcher or listener of the program panics, the handle ends.
 /// - **No waiting for a node's creation**: observers of a lock path, value or group, and consumers
 ///   of a queue, fail with [`Server`](crate::ErrorKind::Server) if the node does not exist yet.
 /// - **No transactions**: what the recipes other than locks do in one transaction (acknowledging a
