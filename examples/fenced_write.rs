@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let next = DistributedLock::new(&Client::connect(&hosts)?, "/zklock-example", "lock").lock()?;
 
     match guard.transaction().write(state.path(), "done by the wrong one").commit() {
-        Err(error) if error.kind() == ErrorKind::Lost => println!("refused: {error}"),
+        Err(error) if error.kind() == ErrorKind::NodeDeleted => println!("refused: {error}"),
         other => return Err(format!("not refused: {other:?}").into()),
     }
     next.transaction().write(state.path(), "done").commit()?;

@@ -30,7 +30,7 @@ impl Metrics {
         let bucket = |waited| limits.partition_point(|limit| waited > limit);
         match event {
             Event::Suspended { .. } => self.outages.fetch_add(1, Relaxed),
-            Event::Lost { .. } => self.losses.fetch_add(1, Relaxed), // alert on this one
+            Event::HoldLost { .. } => self.losses.fetch_add(1, Relaxed), // alert on this one
             Event::Acquired { waited, .. } => self.waited[bucket(waited)].fetch_add(1, Relaxed),
             _ => 0,
         };

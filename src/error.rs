@@ -48,8 +48,8 @@ pub enum ErrorKind {
     /// The session ended, and with it what was held: it expired, or its lease ran out by this
     /// client's own clock.
     SessionLost,
-    /// What was held was lost although the session lives: another client deleted its node.
-    Lost,
+    /// What was held was lost although the session lives: its node was deleted, but not by its holder.
+    NodeDeleted,
     /// The servers rejected the client's credentials, or demand some; or one side does not trust
     /// the other's TLS certificate.
     AuthFailed,
@@ -153,7 +153,7 @@ impl Error {
             return false;
         }
         match self.0.kind {
-            Connect | SessionLost | Lost | SequenceExhausted | Taken | Full | System => true,
+            Connect | SessionLost | NodeDeleted | SequenceExhausted | Taken | Full | System => true,
             ConnectionLoss | InvalidName | InvalidArgument | TooLarge | AuthFailed
             | NotAuthorized | Cancelled | Closed | Server | Conflict | NotFound | AlreadyExists
             | NotEmpty | VersionMismatch | Unsupported => false,

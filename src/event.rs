@@ -107,7 +107,7 @@ pub enum Event {
     /// A lock, permits, a leadership, an item's lease, a membership or a place in a barrier was lost
     /// before its release.
     #[non_exhaustive]
-    Lost {
+    HoldLost {
         /// The path of the lock node.
         lock: String,
         /// The path of the node by which it was held.
@@ -166,7 +166,7 @@ impl fmt::Display for Event {
             Event::CleanupPending { path } => {
                 write!(f, "{path} could not be deleted yet; trying on in the background")
             }
-            Event::Lost { what, reason, node, details, .. } => {
+            Event::HoldLost { what, reason, node, details, .. } => {
                 write!(f, "{what} lost: {} (node {node:?})", Because(*reason, details.as_deref()))
             }
         }

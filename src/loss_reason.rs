@@ -12,7 +12,7 @@ pub enum LossReason {
     SessionExpired,
     /// The session's lease ran out by this machine's clock, before an answer of the ensemble had
     /// renewed it; the ensemble may or may not have expired the session yet.
-    /// [`Event::Lost`](crate::Event::Lost) and the log say how.
+    /// [`Event::HoldLost`](crate::Event::HoldLost) and the log say how.
     LeaseExpired,
     /// The contender's node was deleted, but not by its holder.
     NodeDeleted,

@@ -542,7 +542,7 @@ impl Watchdog {
             let session = self.session.upgrade();
             self.reports.report(LogAs::LOSS, || {
                 let details = session.and_then(|session| session.details(why));
-                Event::Lost { lock, node, what, reason: why, details }
+                Event::HoldLost { lock, node, what, reason: why, details }
             });
         }
     }

@@ -265,7 +265,7 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`SessionLost`](ErrorKind::SessionLost), [`Lost`](ErrorKind::Lost),
+    /// [`SessionLost`](ErrorKind::SessionLost), [`NodeDeleted`](ErrorKind::NodeDeleted),
     /// [`Closed`](ErrorKind::Closed) or [`AuthFailed`](ErrorKind::AuthFailed) if it is not held any
     /// more; [`Server`](ErrorKind::Server) if the server refuses the request.
     pub fn ensure_held(&self) -> Result<()> {
@@ -325,7 +325,7 @@ impl Hold {
 
     pub(crate) fn lost_error(&self, why: LossReason) -> Error {
         let kind = match why {
-            LossReason::NodeDeleted => ErrorKind::Lost,
+            LossReason::NodeDeleted => ErrorKind::NodeDeleted,
             LossReason::ClientClosed => ErrorKind::Closed,
             LossReason::AuthFailed => ErrorKind::AuthFailed,
             LossReason::SessionExpired | LossReason::LeaseExpired => ErrorKind::SessionLost,

@@ -306,7 +306,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`SessionLost`](crate::ErrorKind::SessionLost), [`Lost`](crate::ErrorKind::Lost),
+    /// [`SessionLost`](crate::ErrorKind::SessionLost), [`NodeDeleted`](crate::ErrorKind::NodeDeleted),
     /// [`Closed`](crate::ErrorKind::Closed) or [`AuthFailed`](crate::ErrorKind::AuthFailed) if the
     /// lock was lost before: another client may have held it since.
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock node's ACL does not allow

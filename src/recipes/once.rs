@@ -180,7 +180,7 @@ impl Once {
     /// - after the job, with a message that says that it has run:
     ///   [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the mark could not be written, or may
     ///   have been written: without a mark, another call runs the job again;
-    ///   [`Lost`](ErrorKind::Lost) or [`SessionLost`](ErrorKind::SessionLost) if the lock was lost
+    ///   [`NodeDeleted`](ErrorKind::NodeDeleted) or [`SessionLost`](ErrorKind::SessionLost) if the lock was lost
     ///   meanwhile, so that another call may have run the job, too.
     pub fn run<T, E: From<Error>>(
         &self,
@@ -240,7 +240,7 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// As [`run`](Once::run); before the job also [`Lost`](ErrorKind::Lost) or
+    /// As [`run`](Once::run); before the job also [`NodeDeleted`](ErrorKind::NodeDeleted) or
     /// [`SessionLost`](ErrorKind::SessionLost) if the guard does not hold, and
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) if its lock has another client.
     pub fn run_holding<T, E: From<Error>>(

@@ -81,7 +81,7 @@ impl ReentrantLock {
     ///
     /// # Errors
     ///
-    /// [`Lost`](crate::ErrorKind::Lost) or [`SessionLost`](crate::ErrorKind::SessionLost) if this
+    /// [`NodeDeleted`](crate::ErrorKind::NodeDeleted) or [`SessionLost`](crate::ErrorKind::SessionLost) if this
     /// thread's guards have lost the lock, until all of them are dropped. Otherwise as
     /// [`DistributedLock::lock`].
     pub fn lock(&self) -> Result<ReentrantGuard> {

@@ -207,7 +207,7 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// After an error **nothing is held any more**: [`Lost`](crate::ErrorKind::Lost),
+    /// After an error **nothing is held any more**: [`NodeDeleted`](crate::ErrorKind::NodeDeleted),
     /// [`SessionLost`](crate::ErrorKind::SessionLost), [`Closed`](crate::ErrorKind::Closed) or
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if the lock was lost before or during the call,
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock node's ACL no longer allows

@@ -161,7 +161,7 @@ impl<'a> Transaction<'a> {
     ///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized),
     ///   [`InvalidName`](crate::ErrorKind::InvalidName),
     ///   [`InvalidArgument`](crate::ErrorKind::InvalidArgument).
-    /// - For a guard's transaction: [`Lost`](crate::ErrorKind::Lost),
+    /// - For a guard's transaction: [`NodeDeleted`](crate::ErrorKind::NodeDeleted),
     ///   [`SessionLost`](crate::ErrorKind::SessionLost), [`Closed`](crate::ErrorKind::Closed) or
     ///   [`AuthFailed`](crate::ErrorKind::AuthFailed) if the guard no longer holds;
     ///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock's ACL denies the holder

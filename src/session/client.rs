@@ -427,7 +427,7 @@ impl ClientBuilder {
     /// use zklock::{Client, Event};
     ///
     /// let builder = Client::builder("zk1:2181,zk2:2181").on_event(|event| match event {
-    ///     Event::Lost { lock, reason, .. } => eprintln!("ALERT: {lock} lost: {reason}"),
+    ///     Event::HoldLost { lock, reason, .. } => eprintln!("ALERT: {lock} lost: {reason}"),
     ///     _ => {}
     /// });
     /// let zk = builder.connect()?;

@@ -269,7 +269,7 @@ fn s30_a_holder_that_is_shown_nothing_of_its_node_but_that_it_is_there_holds_unt
     let guard = lock.lock().unwrap();
     guard.ensure_held().unwrap();
     raw.delete(guard.path()).unwrap();
-    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::NodeDeleted);
     assert_eq!(guard.lost().wait_within(SOON), Some(Err(LossReason::NodeDeleted)));
     drop(guard);
     // A node whose create has no answer is replaced by another one: its token cannot be read.

@@ -225,7 +225,7 @@ fn s30_a_deletion_from_outside_is_told() {
     rig.site.raw().delete(guard.path()).unwrap();
     assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::NodeDeleted));
     assert!(!guard.is_held());
-    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::NodeDeleted);
     drop(guard);
     rig.lock().try_lock().unwrap().expect("free").unlock().unwrap();
     rig.finish();

@@ -686,10 +686,10 @@ fn s30_the_holders_node_is_deleted_from_outside() {
     assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::NodeDeleted));
     assert!(lost.recv().is_err(), "on_lost was called twice");
     assert!(!guard.is_held());
-    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::NodeDeleted);
     assert_eq!(zk.state(), SessionState::Connected);
     let next = successor.recv_timeout(AMPLE).expect("the successor's turn");
-    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::NodeDeleted);
     next.ensure_held().unwrap();
     next.unlock().unwrap();
     lock.lock().unwrap().unlock().unwrap();
@@ -708,7 +708,7 @@ fn s30_unlocking_tells_that_the_node_was_deleted() {
     for _ in 0..100 {
         let guard = lock.lock().unwrap();
         raw.delete(guard.path()).unwrap();
-        assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::NodeDeleted);
     }
     drop(lock);
     site.finish([zk]);

@@ -53,7 +53,7 @@ fn check<'a>(what: &str, zk: &Client, node: &str, path: &str, begin: &dyn Fn() -
     zk.znode(node).delete().unwrap();
     // Whether the holder has noticed or not.
     let late: Error = begin().write(path, text("is late")).commit().unwrap_err();
-    assert_eq!((late.kind(), late.path()), (ErrorKind::Lost, Some(node)), "{what}: {late}");
+    assert_eq!((late.kind(), late.path()), (ErrorKind::NodeDeleted, Some(node)), "{what}: {late}");
     assert_eq!(read(zk, path), text("holds"));
 }
 

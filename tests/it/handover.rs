@@ -288,7 +288,7 @@ fn unlock_hands_on_without_a_request_and_tells_of_a_loss() {
     rig.site.raw().delete(guard.path()).unwrap();
     assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
     let next = line.next(3);
-    assert_eq!(kind(guard.unlock()), ErrorKind::Lost);
+    assert_eq!(kind(guard.unlock()), ErrorKind::NodeDeleted);
     next.ensure_held().unwrap();
     next.unlock().unwrap();
     drop(lock);
@@ -689,7 +689,7 @@ fn s30_when_the_shared_node_is_deleted_the_siblings_do_not_wait_for_its_holder()
     assert!(next.path() != guard.path() && next.fencing_token() > guard.fencing_token());
     assert_eq!(next.fencing_token().turn(), 0);
     // The former holder's end is nobody else's.
-    assert_eq!(kind(guard.unlock()), ErrorKind::Lost);
+    assert_eq!(kind(guard.unlock()), ErrorKind::NodeDeleted);
     next.ensure_held().unwrap();
     line.assert_nobody();
     assert_eq!(rig.children(), [last(next.path())]);
@@ -1215,7 +1215,7 @@ fn s68_a_kept_lock_can_be_asked_for_and_taken_away() {
             // The client may notice a moment later that its node was deleted by force.
             match guard.ensure_held() {
                 Ok(()) => tokens.push(guard.fencing_token()),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Lost),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NodeDeleted),
             }
             guard.is_held()
         });

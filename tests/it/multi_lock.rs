@@ -115,7 +115,7 @@ fn s05_a_lock_lost_inside_is_an_error_until_all_its_guards_are_dropped() {
     let (proxy, zk) = site.proxied(Duration::from_secs(3));
     let lock = reentrant(&zk, &site.base, "a");
     for (reason, expected) in [
-        (LossReason::NodeDeleted, ErrorKind::Lost),
+        (LossReason::NodeDeleted, ErrorKind::NodeDeleted),
         (LossReason::LeaseExpired, ErrorKind::SessionLost),
     ] {
         let outer = lock.lock().unwrap();
@@ -449,12 +449,12 @@ fn s67_when_one_release_fails_the_rest_are_released_and_the_errors_gathered() {
         assert!(!guard.is_held());
         assert_eq!(waits.join().unwrap(), Err(LossReason::NodeDeleted));
         assert!(token.is_cancelled());
-        assert_eq!(kind(guard.ensure_held()), ErrorKind::Lost);
+        assert_eq!(kind(guard.ensure_held()), ErrorKind::NodeDeleted);
         let error = guard.unlock().unwrap_err();
         assert_eq!(lost.wait(), Err(LossReason::NodeDeleted));
         assert_eq!(lost.reason(), Some(LossReason::NodeDeleted));
         let errors: Vec<_> = std::iter::once(&error).chain(error.others()).collect();
-        assert!(errors.iter().all(|one| one.kind() == ErrorKind::Lost), "{error}");
+        assert!(errors.iter().all(|one| one.kind() == ErrorKind::NodeDeleted), "{error}");
         let mut nodes: Vec<_> = errors
             .iter()
             .map(|one| one.path().unwrap().rsplit('/').nth(1).unwrap().to_owned())

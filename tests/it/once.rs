@@ -174,7 +174,7 @@ fn a_call_that_waits_finds_the_mark_or_takes_over() {
     site.expire(&proxy);
     assert_eq!(waiter.join().unwrap().unwrap(), OnceOutcome::Done(7));
     let error = holder.end().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Lost | ErrorKind::SessionLost), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::NodeDeleted | ErrorKind::SessionLost), "{error}");
     assert!(error.to_string().starts_with("the job has run, but"), "{error}");
     site.finish([zk, other]);
 }
@@ -266,14 +266,14 @@ fn under_a_lock_of_the_callers_choice_a_job_is_done_once() {
     // A guard that no longer holds neither runs the job nor leaves a mark.
     lock(&other).break_lock(&lock(&other).contenders().unwrap()[0]).unwrap();
     assert!(guard.lost().wait().is_err());
-    assert_eq!(kind(ours.run_holding(&guard, "tuesday", nothing)), ErrorKind::Lost);
+    assert_eq!(kind(ours.run_holding(&guard, "tuesday", nothing)), ErrorKind::NodeDeleted);
     drop(guard);
     let guard = lock(&other).lock().unwrap();
     let deposed = theirs.run_holding(&guard, "tuesday", || {
         lock(&zk).break_lock(&lock(&zk).contenders()?[0])?;
         Ok::<_, Error>(())
     });
-    assert_eq!(kind(deposed), ErrorKind::Lost);
+    assert_eq!(kind(deposed), ErrorKind::NodeDeleted);
     assert_eq!(ours.mark("tuesday").unwrap(), None);
     drop((guard, ours, theirs));
     site.finish([zk, other]);
@@ -294,7 +294,7 @@ fn a_deposed_holder_leaves_no_mark() {
             Ok(())
         })
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NodeDeleted, "{error}");
     assert!(error.to_string().starts_with("the job has run, but"), "{error}");
     assert_eq!(ours.mark("a").unwrap(), None);
     assert_eq!(theirs.run("a", works).unwrap(), OnceOutcome::Done(7));

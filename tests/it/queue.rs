@@ -516,7 +516,7 @@ fn s79_a_lost_lease_is_redelivered_within_the_same_value_while_the_guard_lives()
     raw.delete(&format!("{}/{}", item.item_path(), leases[0])).unwrap();
     let again = waits.join().unwrap();
     assert_eq!(item.lost().wait_within(SOON), Some(Err(LossReason::NodeDeleted)));
-    assert_eq!(kind(item.ack()), ErrorKind::Lost);
+    assert_eq!(kind(item.ack()), ErrorKind::NodeDeleted);
     again.ensure_held().unwrap();
     again.ack().unwrap();
     assert_eq!(queue.len().unwrap(), 0);
@@ -534,7 +534,7 @@ fn an_item_that_is_deleted_under_its_lease_is_reported() {
     let item = queue.lease().unwrap();
     site.raw().delete_recursive(item.item_path()).unwrap();
     assert_eq!(item.lost().wait_within(SOON), Some(Err(LossReason::NodeDeleted)));
-    assert_eq!(kind(item.ack()), ErrorKind::Lost);
+    assert_eq!(kind(item.ack()), ErrorKind::NodeDeleted);
     assert!(queue.try_lease().unwrap().is_none());
     drop(queue);
     site.finish([zk]);

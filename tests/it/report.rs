@@ -120,14 +120,14 @@ fn an_outage_and_a_loss_are_reported() {
     assert!(matches!(next(&told), Event::Suspended { .. }));
     // The loss of the session and that of its lock, in either order.
     let mut lost = [next(&told), next(&told)];
-    lost.sort_by_key(|event| matches!(event, Event::Lost { .. }));
+    lost.sort_by_key(|event| matches!(event, Event::HoldLost { .. }));
     let [session_lost, lock_lost] = lost;
     let Event::SessionLost { session: of, reason: LossReason::LeaseExpired, .. } = session_lost
     else {
         panic!("{session_lost:?}")
     };
     assert_eq!(of, session);
-    let Event::Lost { lock: name, node, what: "lock", reason, .. } = &lock_lost else {
+    let Event::HoldLost { lock: name, node, what: "lock", reason, .. } = &lock_lost else {
         panic!("{lock_lost:?}")
     };
     assert_eq!(node, guard.path());
@@ -163,7 +163,7 @@ fn a_loss_by_refused_heartbeats_is_told_as_that_and_warned_of_once() {
     let guard = lock.lock().unwrap();
     proxy.throttle_share(opcode::SYNC, 100);
     let lost = std::iter::from_fn(|| Some(next(&told)))
-        .find(|event| matches!(event, Event::Lost { .. }))
+        .find(|event| matches!(event, Event::HoldLost { .. }))
         .expect("a loss");
     let cause = format!("{} has refused all heartbeats since ", proxy.addr());
     assert!(lost.to_string().contains(&cause), "{lost}");
@@ -193,7 +193,7 @@ fn the_log_says_what_the_program_is_told() {
         events.push(next(&told));
     }
     site.raw().delete(guard.path()).unwrap();
-    while !matches!(events.last(), Some(Event::Lost { .. })) {
+    while !matches!(events.last(), Some(Event::HoldLost { .. })) {
         events.push(next(&told));
     }
     drop((guard, lock));

@@ -357,7 +357,7 @@ fn a_broken_lock_is_lost_and_the_next_one_has_it() {
         assert!(next.fencing_token() > guard.fencing_token());
         // The node is gone already.
         assert!(!theirs.break_lock(&queue[0]).unwrap());
-        assert_eq!(kind(guard.unlock()), ErrorKind::Lost);
+        assert_eq!(kind(guard.unlock()), ErrorKind::NodeDeleted);
         next.ensure_held().unwrap();
     });
     // A reader and a permit, too.

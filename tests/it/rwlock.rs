@@ -560,13 +560,13 @@ fn s50_a_downgrade_of_a_lost_lock_fails_and_leaves_nothing() {
     // Only the node is gone.
     let writer = lock.write().unwrap();
     raw.delete(writer.path()).unwrap();
-    assert_eq!(kind(writer.downgrade()), ErrorKind::Lost);
+    assert_eq!(kind(writer.downgrade()), ErrorKind::NodeDeleted);
     site.wait_for_children("a", 0);
 
     // The lock node is gone, too.
     let writer = lock.write().unwrap();
     raw.delete_recursive(&format!("{}/a", site.base)).unwrap();
-    assert_eq!(kind(writer.downgrade()), ErrorKind::Lost);
+    assert_eq!(kind(writer.downgrade()), ErrorKind::NodeDeleted);
     site.wait_for_children("a", 0);
 
     // A node with the same name is another client's.
@@ -574,7 +574,7 @@ fn s50_a_downgrade_of_a_lost_lock_fails_and_leaves_nothing() {
     let path = writer.path().to_owned();
     raw.delete(&path).unwrap();
     raw.create(&path, b"", Kind::Ephemeral).unwrap();
-    assert_eq!(kind(writer.downgrade()), ErrorKind::Lost);
+    assert_eq!(kind(writer.downgrade()), ErrorKind::NodeDeleted);
     // The deletion of the reader's node is on its way.
     site.wait_for_only("a", last(&path));
     raw.delete(&path).unwrap();
@@ -665,7 +665,7 @@ fn s50_a_downgraded_guard_learns_of_loss_and_of_requests() {
     assert_eq!(told.recv_timeout(SOON), Ok(None));
     site.raw().delete(reader.path()).unwrap();
     assert_eq!(told.recv_timeout(SOON), Ok(Some(LossReason::NodeDeleted)));
-    assert_eq!(kind(reader.unlock()), ErrorKind::Lost);
+    assert_eq!(kind(reader.unlock()), ErrorKind::NodeDeleted);
     drop(lock);
     site.finish([zk]);
 }

@@ -324,7 +324,7 @@ fn s60_when_a_waiters_node_is_deleted_it_queues_anew() {
         assert!(matches!(holder.lost().wait_within(SOON), Some(Err(_))));
         permit.ensure_held().unwrap();
     });
-    assert_eq!(kind(holder.release()), ErrorKind::Lost);
+    assert_eq!(kind(holder.release()), ErrorKind::NodeDeleted);
     raw.close().unwrap();
     drop(semaphore);
     site.finish([zk]);

@@ -692,7 +692,7 @@ fn a_vote_in_a_forgotten_round_says_so() {
     let participant = self::round(&zk, &site).join("a").unwrap();
     site.raw().delete(participant.path()).unwrap();
     assert!(matches!(participant.lost().wait_within(SOON), Some(Err(_))));
-    assert_eq!(kind(participant.vote(Vote::Yes)), ErrorKind::Lost);
+    assert_eq!(kind(participant.vote(Vote::Yes)), ErrorKind::NodeDeleted);
     next.abort().unwrap();
     drop((participant, next, round));
     site.finish([zk, other]);

@@ -76,7 +76,7 @@ impl Events {
                 "acquired",
                 &json!({ "waited_ms": milliseconds(*waited), "token": token.to_string() }),
             ),
-            Event::Lost { reason, details, .. } => {
+            Event::HoldLost { reason, details, .. } => {
                 self.write("lost", &json!({ "reason": reason.to_string(), "details": details }));
             }
             Event::Released { held, .. } => {

@@ -198,7 +198,9 @@ impl Attempt<'_> {
             Err(error) if error.kind() == ErrorKind::Closed => {}
             Err(_) if exit == Exit::LockLost => {}
             // The news of it may come after the end of the command.
-            Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::SessionLost) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NodeDeleted | ErrorKind::SessionLost) =>
+            {
                 let text = format!("LOCK LOST before the end of the command: {error}");
                 complain(&settings.subject, &text);
                 return Ok(Exit::LockLost);

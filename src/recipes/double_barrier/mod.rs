@@ -352,7 +352,7 @@ impl Entered {
     ///
     /// # Errors
     ///
-    /// - [`SessionLost`](ErrorKind::SessionLost), [`Lost`](ErrorKind::Lost) or
+    /// - [`SessionLost`](ErrorKind::SessionLost), [`NodeDeleted`](ErrorKind::NodeDeleted) or
     ///   [`Closed`](ErrorKind::Closed) at once if the participant was not inside any more.
     /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without DELETE on the barrier's node.
     /// - Others that [end every wait](crate::guide#what-ends-every-wait).

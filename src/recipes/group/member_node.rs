@@ -189,7 +189,7 @@ fn withdraw(reaper: &Arc<Reaper>, session: &Arc<Session>, whole: String, claim: 
 pub(super) fn leave(hold: Hold, wait: &Wait) -> Result<bool> {
     let lost = hold.lost();
     hold.release_within(wait).or_else(|error| match (error.kind(), lost.recorded()) {
-        (ErrorKind::Lost, _) | (_, Some(LossReason::SessionExpired)) => Ok(true),
+        (ErrorKind::NodeDeleted, _) | (_, Some(LossReason::SessionExpired)) => Ok(true),
         _ => Err(error),
     })
 }

@@ -83,7 +83,7 @@ impl LeasedItem {
     ///
     /// After any error, other consumers may get the item, or may have got it.
     ///
-    /// - [`Lost`](crate::ErrorKind::Lost) if another client has deleted the lease.
+    /// - [`NodeDeleted`](crate::ErrorKind::NodeDeleted) if another client has deleted the lease.
     /// - [`SessionLost`](crate::ErrorKind::SessionLost), [`Closed`](crate::ErrorKind::Closed) or
     ///   [`AuthFailed`](crate::ErrorKind::AuthFailed) if the session was lost. If the item may have
     ///   been deleted before that, the error [says so](crate::Error::may_have_taken_effect).
@@ -184,8 +184,8 @@ fn refuse_parents(session: &Session, contenders: &[String]) -> Answer<()> {
 
 /// Whether an error tells the end of the lease's session, which deletes the lease.
 fn has_ended(error: &Error) -> bool {
-    use ErrorKind::{AuthFailed, Closed, Lost, SessionLost};
-    [AuthFailed, Closed, Lost, SessionLost].contains(&error.kind())
+    use ErrorKind::{AuthFailed, Closed, NodeDeleted, SessionLost};
+    [AuthFailed, Closed, NodeDeleted, SessionLost].contains(&error.kind())
 }
 
 fn stuck(why: &str) -> Fault {

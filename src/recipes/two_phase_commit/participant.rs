@@ -83,7 +83,7 @@ impl Participant {
     /// # Errors
     ///
     /// [`Conflict`](ErrorKind::Conflict) if it has voted the other way before;
-    /// [`SessionLost`](ErrorKind::SessionLost) or [`Lost`](ErrorKind::Lost) if it is no longer
+    /// [`SessionLost`](ErrorKind::SessionLost) or [`NodeDeleted`](ErrorKind::NodeDeleted) if it is no longer
     /// here: join again to learn whether the vote counts; otherwise as
     /// [`decision`](Participant::decision).
     pub fn vote(&self, vote: Vote) -> Result<bool> {
@@ -101,7 +101,7 @@ impl Participant {
         let wait = wait.into();
         self.cast(vote, &wait).map_err(|error| match error.kind() {
             // Its node was deleted together with the round's.
-            ErrorKind::Lost if self.is_forgotten(&wait) => no_round(&self.target),
+            ErrorKind::NodeDeleted if self.is_forgotten(&wait) => no_round(&self.target),
             _ => error,
         })
     }

@@ -417,7 +417,7 @@ impl Trial {
             }
             Err(error) => {
                 let fits = match error.kind() {
-                    ErrorKind::Lost => {
+                    ErrorKind::NodeDeleted => {
                         self.check_deleted(&path, session);
                         true
                     }
@@ -475,7 +475,7 @@ impl Trial {
         let unlocked = guard.unlock();
         let (exist, breaks) = look();
         if let Err(error) = &unlocked
-            && error.kind() == ErrorKind::Lost
+            && error.kind() == ErrorKind::NodeDeleted
         {
             self.check_deleted(error.path().unwrap_or(&paths[0]), session);
         }

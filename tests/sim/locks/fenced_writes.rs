@@ -40,7 +40,7 @@ impl Trial {
             return;
         };
         let fits = match error.kind() {
-            ErrorKind::Lost => {
+            ErrorKind::NodeDeleted => {
                 self.check_deleted(path, session);
                 true
             }

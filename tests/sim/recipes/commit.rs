@@ -47,8 +47,10 @@ fn round(client: &Client, number: usize) -> TwoPhaseCommit {
 }
 
 fn known(stage: &Stage, error: &Error) {
-    use ErrorKind::{AlreadyExists, Connect, ConnectionLoss, Lost, NotFound, SessionLost, Taken};
-    let kinds = [AlreadyExists, Connect, ConnectionLoss, Lost, NotFound, SessionLost, Taken];
+    use ErrorKind::{
+        AlreadyExists, Connect, ConnectionLoss, NodeDeleted, NotFound, SessionLost, Taken,
+    };
+    let kinds = [AlreadyExists, Connect, ConnectionLoss, NodeDeleted, NotFound, SessionLost, Taken];
     if !kinds.contains(&error.kind()) {
         stage.accuse(format!("unexpected error: {error}"));
     }

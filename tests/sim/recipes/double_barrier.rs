@@ -67,7 +67,7 @@ impl Play for Gathering {
                         _ => {
                             // A lost place is an error; otherwise the call ends when all have left.
                             if let Err(error) = entered.leave() {
-                                let kinds = [ErrorKind::SessionLost, ErrorKind::Lost];
+                                let kinds = [ErrorKind::SessionLost, ErrorKind::NodeDeleted];
                                 if !kinds.contains(&error.kind()) {
                                     stage.accuse(format!("leaving: {error}"));
                                 }

@@ -189,7 +189,7 @@ impl Queueing {
             Err(error) => {
                 let mut books = self.books.lock();
                 books.unsure += 1;
-                let kinds = [ErrorKind::Lost, ErrorKind::SessionLost];
+                let kinds = [ErrorKind::NodeDeleted, ErrorKind::SessionLost];
                 // A stranger's node below it is in the way; it may have come while another, who
                 // has lost its lease since, acknowledged the same item.
                 let littered = stage.littered || books.littered.contains(&path);
