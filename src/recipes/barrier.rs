@@ -49,7 +49,7 @@ const LIFT: Purpose = Purpose::to_change(
 
 placed!(
     Barrier,
-    "Describes the barrier `name` under the path `base`",
+    "Returns the barrier `name` under the path `base`",
     "Waiting requires READ on the node. Lifting requires DELETE on its parent and, with ZooKeeper \
      3.7.3, 3.8.4, 3.9.2 and later, READ on the node."
 );

@@ -141,7 +141,7 @@ impl LockNode {
 }
 
 impl LockNode {
-    /// Returns the lock path, `base/name`, even if ZooKeeper does not allow it.
+    /// Returns the lock path, `base/name`, even if ZooKeeper does not allow such a path.
     pub fn path(&self) -> &str {
         self.node.path()
     }
@@ -162,7 +162,7 @@ impl LockNode {
         list_contenders::contenders(self.client(), self.node()?)
     }
 
-    /// Returns the holder, the first one of several; `None` if nobody holds the lock.
+    /// Returns the holder, or the first of several; `None` if nobody holds the lock.
     ///
     /// As fresh as [`contenders`](Self::contenders), in three requests.
     ///
@@ -173,8 +173,8 @@ impl LockNode {
         Ok(list_contenders::first(self.client(), self.node()?)?.filter(|first| first.holds))
     }
 
-    /// Observes who holds: first the present holders, in the order of their numbers, then those
-    /// after each change.
+    /// Observes the holders: first the present ones, in the order of their sequence numbers, then
+    /// those after each change.
     ///
     /// While a mutex is held, only a change of the holder costs each observer requests: a list and
     /// a read. Otherwise each contender that comes or goes costs a list, and a read for each
@@ -193,8 +193,7 @@ impl LockNode {
     ///
     /// A holder learns of it by [`on_release_requested`](crate::Hold::on_release_requested) or
     /// [`release_requested`](crate::Hold::release_requested), and consents by dropping its guard,
-    /// or keeps the lock. The request is the text `__REVOKE__` in the holder's node, as for
-    /// revocable locks of Curator.
+    /// or keeps the lock.
     ///
     /// # Errors
     ///
@@ -266,8 +265,8 @@ impl fmt::Debug for LockNode {
 macro_rules! settings {
     ($lock:ident $(, $kept:ident)?) => {
         impl $lock {
-            /// Sets the [data](crate::LockNode#settings) of the contenders' nodes, which tell
-            /// people whose they are.
+            /// Sets the [data](crate::LockNode#settings) of a contender's node, which tell people
+            /// whose node it is.
             #[must_use = "the value is changed, and returned"]
             pub fn data(mut self, data: impl Into<Vec<u8>>) -> $lock {
                 self.lock_node.data = Some(data.into());
@@ -292,8 +291,8 @@ macro_rules! node_settings {
         }
 
         impl $lock {
-            /// Sets the [ACL](crate::LockNode#settings) of every node that this lock creates.
-            /// Default [`Acl::open`].
+            /// Sets the [ACL](crate::LockNode#settings) of every created node. Default
+            /// [`Acl::open`].
             #[must_use = "the value is changed, and returned"]
             pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> $lock {
                 self.lock_node.node.acl = acl.into();

@@ -39,19 +39,8 @@ impl CreateMode {
     }
 }
 
-/// The [mode](CreateMode) and the ACL of a node to create; a mode alone has an [open](Acl::open)
+/// The [mode](CreateMode) and the ACL of a node to create; a mode alone means an [open](Acl::open)
 /// ACL.
-///
-/// ```no_run
-/// use zklock::znode::{CreateMode, CreateOptions};
-/// use zklock::{Acl, Client};
-///
-/// let zk = Client::builder("localhost").auth("digest", "app:secret").connect()?;
-/// zk.znode("/app").create(CreateMode::Persistent, "")?;
-/// let private = CreateOptions::new(CreateMode::Persistent).acl(Acl::creator_only());
-/// zk.znode("/app/config").create(private, "v1")?;
-/// # Ok::<(), zklock::Error>(())
-/// ```
 #[derive(Clone, Debug)]
 #[must_use = "options have no effect before they are given to `create`"]
 pub struct CreateOptions {

@@ -21,7 +21,7 @@ use crate::rt::{self, Deadline};
 use crate::session::wait_limit::Wait;
 use crate::session::wait_limit::worth_asking;
 
-/// Several locks, acquired all or none.
+/// Several locks, of which a call acquires all or none.
 ///
 /// They are acquired in the order of their paths, so that two callers of the same locks never wait
 /// for each other in a circle, as long as every caller that needs several of them acquires them in
@@ -110,7 +110,7 @@ impl MultiLock {
         self
     }
 
-    /// Blocks until all of them are held.
+    /// Blocks until all locks are held.
     ///
     /// If a session is lost on the way, all are released and acquired anew.
     ///
@@ -124,7 +124,7 @@ impl MultiLock {
         insist(|| self.acquire(Limits::patient(&Wait::FOREVER)))
     }
 
-    /// Acquires all of them, waiting at most `wait` in all, as [`DistributedLock::lock_within`]
+    /// Acquires all locks, waiting at most `wait` in total, as [`DistributedLock::lock_within`]
     /// does.
     ///
     /// When the wait is cancelled, cleaning up takes up to a second more while the servers do not
@@ -138,8 +138,8 @@ impl MultiLock {
         insist_within(&wait, || self.acquire(Limits::patient(&wait)))
     }
 
-    /// Acquires all of them if no other contender blocks any; otherwise returns `None`, and no node
-    /// is left.
+    /// Acquires all locks if no other contender blocks any of them; otherwise returns `None` and
+    /// leaves no node behind.
     ///
     /// It waits for the ensemble at most the shortest [connect
     /// timeout](crate::ClientBuilder::connect_timeout) of the locks' clients.
@@ -154,7 +154,7 @@ impl MultiLock {
         self.acquire(Limits::impatient(&patience.into()))
     }
 
-    /// Acquires all of them, waiting at most `limit` in all, as [`DistributedLock::try_lock_for`]
+    /// Acquires all locks, waiting at most `limit` in total, as [`DistributedLock::try_lock_for`]
     /// does.
     ///
     /// # Errors
@@ -362,8 +362,8 @@ impl MultiGuard {
         self.parts.iter().filter_map(token).collect()
     }
 
-    /// Releases all in reverse order, waits until the servers have confirmed it, and reports all
-    /// failures.
+    /// Releases all locks in reverse order, waits until the servers have confirmed it, and reports
+    /// all failures.
     ///
     /// After a failure it still releases the others.
     ///
@@ -375,7 +375,7 @@ impl MultiGuard {
         self.unlock_within(Wait::FOREVER).map(drop)
     }
 
-    /// Releases all as [`unlock`](MultiGuard::unlock) does, waiting at most `wait` in all.
+    /// Releases all locks as [`unlock`](MultiGuard::unlock) does, waiting at most `wait` in total.
     ///
     /// Returns false if an answer was missing then: the background goes on.
     ///

@@ -31,16 +31,14 @@ use crate::session::wait_limit::Wait;
 ///
 /// # Guarantees
 ///
-/// [One holder at a time](crate#guarantees), as long as each stops when its guard says that the
-/// lock is lost. A process that is paused at the wrong moment does not learn of the loss in time:
-/// only the receiver of its late writes can refuse them, by the
+/// Those [of the crate](crate#guarantees). A process that is paused at the wrong moment does not
+/// learn of a loss in time: only the receiver of its late writes can refuse them, by the
 /// [`fencing_token`](LockGuard::fencing_token).
 ///
 /// # Fairness
 ///
-/// First come, first served, by the sequence numbers. Threads of one process that use equal locks
-/// of one client share a place in that order, and pass the lock on among themselves without asking
-/// the ensemble, within limits: see [`HandOver`], which can also turn this off.
+/// First come, first served. Threads of one process that use equal locks of one client share a
+/// place in that order, within limits: see [`HandOver`], which can also turn this off.
 ///
 /// # Reentrancy
 ///
@@ -77,7 +75,7 @@ impl fmt::Debug for DistributedLock {
 }
 
 impl DistributedLock {
-    /// Describes the lock `name` under the path `base`, with the default settings.
+    /// Returns the lock `name` under the path `base`, with the default settings.
     ///
     /// Never fails: if ZooKeeper does not allow the name, the first call that needs it fails with
     /// [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute path, `name` one
@@ -94,8 +92,8 @@ impl DistributedLock {
         DistributedLock { lock_node, policy, sharer: OnceLock::new() }
     }
 
-    /// Describes the lock as [`new`](DistributedLock::new) does, for a chain that ends with
-    /// [`build`](DistributedLock::build).
+    /// Returns the lock as [`new`](DistributedLock::new) does, to begin a chain of settings that
+    /// ends with [`build`](DistributedLock::build).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -104,7 +102,7 @@ impl DistributedLock {
         DistributedLock::new(zk, base, name)
     }
 
-    /// Returns the lock as it is, at the end of a chain.
+    /// Ends a chain that [`builder`](DistributedLock::builder) began, and returns the lock.
     #[must_use = "the value is returned"]
     pub fn build(self) -> DistributedLock {
         self
@@ -115,8 +113,7 @@ impl DistributedLock {
     /// It goes on through lost connections, lost sessions and outages; in a new session it queues
     /// anew.
     ///
-    /// Bind the guard to a name: `let _ = lock.lock()?;` unlocks at once, and no default lint warns
-    /// of it.
+    /// Bind the guard to a name: `let _ = lock.lock()?;` unlocks at once.
     ///
     /// # Errors
     ///
@@ -152,8 +149,8 @@ impl DistributedLock {
         insist_within(&wait, || self.acquire(Limits::patient(&wait)))
     }
 
-    /// Acquires the lock if no other contender is there; otherwise returns `None`, and no node is
-    /// left.
+    /// Acquires the lock if no other contender is there; otherwise returns `None` and leaves no
+    /// node behind.
     ///
     /// `None` means that others have it: a server said so in this call, or another thread of this
     /// process holds the lock. The call waits only for the ensemble, at most the [connect
@@ -168,7 +165,8 @@ impl DistributedLock {
         self.acquire(Limits::impatient(&wait))
     }
 
-    /// Acquires the lock, waiting at most `limit`; otherwise returns `None`, and no node is left.
+    /// Acquires the lock, waiting at most `limit`; otherwise returns `None` and leaves no node
+    /// behind.
     ///
     /// `None` means the same as for [`try_lock`](DistributedLock::try_lock), even if the server
     /// that said so cannot be reached any more.
@@ -246,9 +244,9 @@ impl DistributedLock {
     /// reported: the next call contends anew.
     ///
     /// The price: a process that dies while it *keeps* a lock, or ends without dropping the lock or
-    /// closing the client, blocks the others for the [session timeout](Client::session_timeout), as
-    /// if it had died while holding the lock. One that is paused or cut off blocks them for as long
-    /// as that lasts, at most the session timeout.
+    /// closing the client, blocks the others for the [session timeout](Client::session_timeout).
+    /// One that is paused or cut off blocks them for as long as that lasts, at most the session
+    /// timeout.
     #[must_use = "the value is changed, and returned"]
     pub fn keep_for(mut self, limit: Duration) -> DistributedLock {
         self.policy.keep = Some(limit);

@@ -46,9 +46,9 @@ const NOT_RUN: &str = "could not create the parent of the marks, so the job has 
 ///   answer of the ensemble during this call. In an outage there is an error.
 /// - A job that fails or panics leaves no mark: the next call runs it again, or one that waits.
 ///
-/// **`Busy` is no success.** The other call may fail, or its process may die. If all calls give up
-/// at once, as [`run`](Once::run) does, nobody does the job then. Calls that
-/// [wait](Once::run_within) take over.
+/// **`Busy` is no success.** The other call may fail. If all calls give up at once, as
+/// [`run`](Once::run) does, nobody does the job then. Calls that [wait](Once::run_within) take
+/// over.
 ///
 /// **Not guaranteed: at most once.** If the process dies, or its session is lost, after the job has
 /// done its work and before the mark is written, the next call runs the job again. So the job
@@ -86,7 +86,7 @@ pub struct Once {
 
 placed!(
     Once,
-    "Describes the jobs whose marks and locks are below the node `base/name`",
+    "Returns the `Once` whose marks and locks are below the node `base/name`",
     "Clients that run jobs need READ, CREATE and DELETE on the created nodes."
 );
 
@@ -159,8 +159,7 @@ struct Turn {
 impl Once {
     /// Runs the job for this key, unless it is done or another call is running it.
     ///
-    /// It gives up at once while another call runs the job, which may fail later;
-    /// [`run_within`](Once::run_within) waits for that.
+    /// [`run_within`](Once::run_within) waits for the other call, which may fail.
     ///
     /// The key is one component of a path. The job receives the guard, to fence its writes and to
     /// check whether the lock is [still held](crate::Hold::is_held). Before and after the job, the
@@ -196,8 +195,8 @@ impl Once {
     /// When the other call has done the job, this one finds the mark. When the other fails, or its
     /// process dies, or its session is lost, one of those that wait runs the job.
     ///
-    /// [`Busy`](OnceOutcome::Busy) means that a call still held the job's lock when the time was
-    /// over: report that the job is not done.
+    /// Returns [`Busy`](OnceOutcome::Busy) if a call still holds the job's lock when the time is
+    /// over.
     ///
     /// The wait goes on through outages and lost sessions. The call takes longer by the job, and by
     /// at most a few times the [connect timeout](crate::ClientBuilder::connect_timeout).
@@ -231,8 +230,7 @@ impl Once {
         Ok(OnceOutcome::Done(result))
     }
 
-    /// Runs the job for this key while the caller holds `guard`, unless it is done: for jobs under
-    /// a lock of their own choice.
+    /// Runs the job for this key, unless it is done, under a lock that the caller holds by `guard`.
     ///
     /// The guard's transaction writes the mark. Calls for one key run the job once only if all of
     /// them hold the same lock: this call takes no other, and never returns
@@ -324,8 +322,8 @@ impl Once {
         }
     }
 
-    /// Removes all marks that are older than the newest one by more than this, and returns their
-    /// number.
+    /// Removes all marks that are older than the newest one by more than `older_than`, and returns
+    /// their number.
     ///
     /// Ages are by the ensemble's clock. The newest mark, such as that of a job that has just run,
     /// stays.

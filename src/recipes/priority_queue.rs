@@ -35,8 +35,8 @@ pub struct PriorityQueue {
 }
 
 impl PriorityQueue {
-    /// Describes the queue `name` under the path `base`, as
-    /// [`DistributedQueue::new`](crate::DistributedQueue::new) does.
+    /// Returns the queue `name` under the path `base`: see
+    /// [`DistributedLock::new`](crate::DistributedLock::new).
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -46,7 +46,7 @@ impl PriorityQueue {
         PriorityQueue { items }
     }
 
-    /// Sets the ACL of every new node, also of missing parents. Default [`Acl::open`].
+    /// Sets the ACL of every new node, including missing parents. Default [`Acl::open`].
     ///
     /// Taking an item requires DELETE on the queue's node.
     #[must_use = "the value is changed, and returned"]
@@ -55,8 +55,8 @@ impl PriorityQueue {
         self
     }
 
-    /// Puts an item behind those with the same and with lower priority numbers, at most once.
-    /// Returns a number that no other item of the queue has.
+    /// Puts an item into the queue, at most once, behind those with the same or a lower priority
+    /// number. Returns a number that no other item of the queue has.
     ///
     /// # Errors
     ///

@@ -156,12 +156,12 @@ macro_rules! placed {
                 $recipe { target }
             }
 
-            /// Returns the path of its node, `base/name`.
+            /// Returns the path `base/name`.
             pub fn path(&self) -> &str {
                 self.target.path()
             }
 
-            /// Sets the ACL of every new node, also of missing parents. Default
+            /// Sets the ACL of every new node, including missing parents. Default
             /// [`Acl::open`](crate::Acl::open).
             $(
                 ///

@@ -68,7 +68,7 @@ fn address(identity: &Arc<()>) -> usize {
 }
 
 impl ReentrantLock {
-    /// Describes the lock `name` under the path `base`, as [`DistributedLock::new`] does.
+    /// Returns the lock `name` under the path `base`: see [`DistributedLock::new`].
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -209,8 +209,9 @@ pub struct ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    /// Drops this guard; the last one releases the lock as [`LockGuard::unlock`] does, and only it
-    /// may fail.
+    /// Drops this guard; if it is the last one, releases the lock as [`LockGuard::unlock`] does.
+    ///
+    /// Only that may fail.
     ///
     /// # Errors
     ///
@@ -222,8 +223,10 @@ impl ReentrantGuard {
         }
     }
 
-    /// Drops this guard; the last one releases the lock as [`LockGuard::unlock_within`] does, and
-    /// only it may fail.
+    /// Drops this guard; if it is the last one, releases the lock as [`LockGuard::unlock_within`]
+    /// does.
+    ///
+    /// Only that may fail.
     ///
     /// # Errors
     ///

@@ -47,8 +47,8 @@ pub struct DistributedRwLock {
 }
 
 impl DistributedRwLock {
-    /// Describes the lock `name` under the path `base`, as
-    /// [`DistributedLock::new`](crate::DistributedLock::new) does.
+    /// Returns the lock `name` under the path `base`: see
+    /// [`DistributedLock::new`](crate::DistributedLock::new).
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -80,8 +80,7 @@ impl DistributedRwLock {
     }
 
     /// Acquires the lock for reading if no writer holds it or waits for it; otherwise returns
-    /// `None`, as [`DistributedLock::try_lock`](crate::DistributedLock::try_lock) does, and no node
-    /// is left.
+    /// `None`, as [`DistributedLock::try_lock`](crate::DistributedLock::try_lock) does.
     ///
     /// # Errors
     ///
@@ -120,7 +119,7 @@ impl DistributedRwLock {
     }
 
     /// Acquires the lock for writing if no other contender is there; otherwise returns `None`, as
-    /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock) does, and no node is left.
+    /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock) does.
     ///
     /// # Errors
     ///
@@ -194,8 +193,8 @@ impl WriteGuard {
         self.hold.token()
     }
 
-    /// Turns the writer into a reader: other readers may acquire the lock, and no writer held it in
-    /// between.
+    /// Turns the writer into a reader, and lets no other writer in between; other readers may
+    /// acquire the lock then.
     ///
     /// The new guard keeps the place, ahead of waiting writers, and the writer's fencing token; it
     /// has a node of its own. Like [`unlock`](WriteGuard::unlock), the call waits for the server;

@@ -44,8 +44,8 @@ pub struct DistributedSemaphore {
 }
 
 impl DistributedSemaphore {
-    /// Describes the semaphore `name` under the path `base`, as
-    /// [`DistributedLock::new`](crate::DistributedLock::new) does a lock.
+    /// Returns the semaphore `name` under the path `base`: see
+    /// [`DistributedLock::new`](crate::DistributedLock::new).
     ///
     /// If `permits` is 0, every acquisition fails.
     pub fn new(
@@ -106,7 +106,7 @@ impl DistributedSemaphore {
     }
 
     /// Acquires a permit if one is free and no other contender waits; otherwise returns `None`, as
-    /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock) does, and no node is left.
+    /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock) does.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ pub struct SharedCounter {
     target: NodeConfig,
 }
 
-placed!(SharedCounter, "Describes the counter at the node `base/name`");
+placed!(SharedCounter, "Returns the counter at the node `base/name`");
 
 impl SharedCounter {
     /// Reads the number, including every change from before this call.
@@ -69,8 +69,8 @@ impl SharedCounter {
         Ok(sum)
     }
 
-    /// Sets the number if it equals `expected`, and returns the new version of its node; `None` for
-    /// another number.
+    /// Sets the number if it equals `expected`, and returns the new version of its node; `None` if
+    /// it does not.
     ///
     /// # Errors
     ///

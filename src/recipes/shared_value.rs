@@ -31,7 +31,7 @@ pub struct SharedValue {
 
 const SET: Purpose = Purpose::to_change("set the value", "WRITE on it");
 
-placed!(SharedValue, "Describes the value at the node `base/name`");
+placed!(SharedValue, "Returns the value at the node `base/name`");
 
 impl SharedValue {
     pub(crate) fn at(target: &NodeConfig) -> SharedValue {

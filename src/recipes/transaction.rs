@@ -100,7 +100,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Requires that a node's data has this version, so that a later [`write`](Transaction::write)
-    /// or [`delete`](Transaction::delete) does not overtake another client's. Needs READ on it.
+    /// or [`delete`](Transaction::delete) does not undo another client's change. Needs READ on it.
     pub fn check_unchanged(self, path: impl AsRef<str>, version: Version) -> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Check { path, version: Some(version.checked()?) }))
     }

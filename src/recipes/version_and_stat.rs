@@ -67,7 +67,7 @@ impl Version {
     }
 }
 
-/// What the server knows about a node beside its data.
+/// What the server knows about a node besides its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ZnodeStat {

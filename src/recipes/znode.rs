@@ -15,10 +15,11 @@ use crate::session::observed_changes::Changes;
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
-/// A znode: data beside the locks, on the same session. [`Client::znode`] creates the value.
+/// A znode with a program's own data, on the same session as its locks. [`Client::znode`] creates
+/// the value.
 ///
-/// The value is cheap to create and to clone, and not tied to a session. After a lost session it
-/// works on a new one.
+/// The value is cheap to create and to clone, and not tied to a session: after a loss it works on a
+/// new one.
 ///
 /// # Guarantees
 ///
@@ -127,7 +128,8 @@ impl Znode {
         })
     }
 
-    /// Reads what the server knows about the node beside its data; `None` if the node does not exist.
+    /// Reads what the server knows about the node besides its data; `None` if the node does not
+    /// exist.
     ///
     /// # Errors
     ///
@@ -180,9 +182,8 @@ impl Znode {
     /// [`path`](Znode::path).
     ///
     /// After a lost reply it is created again only if nothing was created or deleted below its
-    /// parent since the call began. So a node that others have deleted meanwhile does not come
-    /// back. On a handle of the `zookeeper` crate, and for sequential nodes, a lost reply is always
-    /// an error.
+    /// parent since the call began. On a handle of the `zookeeper` crate, and for sequential nodes,
+    /// a lost reply is always an error.
     ///
     /// # Errors
     ///
@@ -258,7 +259,7 @@ impl Znode {
 
     /// Replaces the node's data, whatever its version, and returns the new version.
     ///
-    /// Not repeated after a lost reply, because another client may have written since.
+    /// Not repeated after a lost reply.
     ///
     /// # Errors
     ///
@@ -302,8 +303,7 @@ impl Znode {
 
     /// Deletes the node, whatever its version.
     ///
-    /// Not repeated after a lost reply, because another client may have created the node again
-    /// since.
+    /// Not repeated after a lost reply.
     ///
     /// # Errors
     ///

@@ -39,8 +39,7 @@ use crate::session::watch_loop::View;
 /// participants enter only by this decision. So
 ///
 /// - **a participant that has given up, failed or died never counts.** One that dies counts until
-///   its session ends, because only then the ensemble knows; one that has come again in a new
-///   session counts once;
+///   its session ends; one that has come again in a new session counts once;
 /// - **all enter, or none**: each named participant has entered, even if its timeout is just over;
 /// - **nothing stale lets a participant through or blocks it**: a round of which no participant is
 ///   left is over, and other children, such as Curator's and kazoo's `ready`, mean nothing. Clients
@@ -98,7 +97,7 @@ const ENTER: Purpose = Purpose::to_change(
 const LEAVE: Purpose = Purpose::to_read("leave the double barrier", "READ on its node");
 
 impl DoubleBarrier {
-    /// Describes the double barrier `name` under the path `base` for this number of participants.
+    /// Returns the double barrier `name` under the path `base` for this number of participants.
     ///
     /// Never fails: the first call reports a bad number, or a bad name, as with
     /// [`DistributedLock::new`](crate::DistributedLock::new).
@@ -112,12 +111,12 @@ impl DoubleBarrier {
         DoubleBarrier { target, participants }
     }
 
-    /// Returns the path of its node, `base/name`.
+    /// Returns the path `base/name`.
     pub fn path(&self) -> &str {
         self.target.path()
     }
 
-    /// Sets the ACL of every new node, also of missing parents. Default [`Acl::open`].
+    /// Sets the ACL of every new node, including missing parents. Default [`Acl::open`].
     ///
     /// Participants need READ, WRITE, CREATE and DELETE on the barrier's node, and READ and WRITE
     /// on the participants' nodes.

@@ -67,8 +67,8 @@ impl LeaderElection {
         insist(|| self.supervise(&Wait::FOREVER, &mut term))
     }
 
-    /// Campaigns and runs `term` again and again as [`lead`](LeaderElection::lead) does, at most as
-    /// long as `wait`.
+    /// Campaigns and runs `term` again and again as [`lead`](LeaderElection::lead) does, for at
+    /// most `wait`.
     ///
     /// The end of `wait` ends campaigning and pausing at once, but interrupts no term. The term
     /// that runs then is the last one; if it returns `Break`, the call returns its value. `None`
@@ -85,8 +85,8 @@ impl LeaderElection {
         self.supervise(&wait.into(), term)
     }
 
-    /// Returns what [`lead`](LeaderElection::lead) is doing just now, on this value and its clones:
-    /// the phase of the most advanced one.
+    /// Returns what [`lead`](LeaderElection::lead) is doing now: of several calls, on this value
+    /// and its clones, the most advanced one.
     pub fn progress(&self) -> ElectionProgress {
         let is_connected = self.lock_node.client().state() == SessionState::Connected;
         let progress = self.progress.lock();

@@ -58,8 +58,8 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
-    /// Describes the election `name` under the path `base`, as
-    /// [`DistributedLock::new`](crate::DistributedLock::new) does a lock.
+    /// Returns the election `name` under the path `base`: see
+    /// [`DistributedLock::new`](crate::DistributedLock::new).
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -73,11 +73,8 @@ impl LeaderElection {
 
     /// Blocks until this candidate leads.
     ///
-    /// It goes on through lost connections, lost sessions and outages; in a new session it
-    /// campaigns anew.
-    ///
-    /// Bind the result to a name: `let _ = election.campaign()?;` resigns at once, and no default
-    /// lint warns of it.
+    /// It goes on as [`DistributedLock::lock`](crate::DistributedLock::lock) does. Bind the result
+    /// to a name: `let _ = election.campaign()?;` resigns at once.
     ///
     /// # Errors
     ///
@@ -97,7 +94,7 @@ impl LeaderElection {
         Ok(self.lock_node.within(self.form(), &wait.into())?.map(Leadership::new))
     }
 
-    /// Leads if there is no other candidate; otherwise returns `None`, and no node is left.
+    /// Leads if there is no other candidate; otherwise returns `None` and leaves no node behind.
     ///
     /// `None` means that a server said in this call that there are others.
     ///
@@ -108,7 +105,7 @@ impl LeaderElection {
         Ok(self.lock_node.try_now(self.form())?.map(Leadership::new))
     }
 
-    /// Returns the leader, as [`holder`](LockNode::holder) does; its [`label`](Contender::label) is
+    /// Returns the leader, as [`holder`](LockNode::holder) does. Its [`label`](Contender::label) is
     /// its id.
     ///
     /// The candidate itself may not know yet that it leads, or may already doubt its session; only
@@ -180,8 +177,10 @@ impl Leadership {
         Leadership { hold }
     }
 
-    /// Returns the number, greater than those of earlier leaders, to send with each write, so that
-    /// its receiver can refuse late writes of a former leader.
+    /// Returns the number to send with each write, so that its receiver can refuse late writes of a
+    /// former leader.
+    ///
+    /// The number is greater than earlier leaders'.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }

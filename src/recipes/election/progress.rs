@@ -11,7 +11,7 @@ pub struct ElectionProgress {
     pub phase: ElectionPhase,
     /// How many terms have begun.
     pub terms: u64,
-    /// The last error of a term or of campaigning, including one that ended `lead`, except for its
+    /// The last error of a term or of campaigning, including one that ended `lead`, except for a
     /// cancellation. Errors of campaigning are [`Error`](crate::Error)s.
     pub last_error: Option<Arc<dyn StdError + Send + Sync>>,
 }

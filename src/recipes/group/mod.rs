@@ -26,7 +26,7 @@ use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 use crate::session_id::SessionId;
 
-/// A group of programs, in which all can see which of them are alive.
+/// A group of programs that can all see which of them are alive.
 ///
 /// Each member has an ephemeral node, named by its id, below `base/name`, as with Curator's
 /// `GroupMember`. The node of a member that dies is deleted at the end of its session. The value is
@@ -77,10 +77,10 @@ impl fmt::Debug for Member {
 
 const LOOK: Purpose = Purpose::to_read("list the group's members", "READ on its node");
 
-placed!(Group, "Describes the group at the node `base/name`");
+placed!(Group, "Returns the group at the node `base/name`");
 
 impl Group {
-    /// Joins under an id, with data by which the member describes itself.
+    /// Joins the group under `id`, with data that describe the member.
     ///
     /// The id is one component of a path. When the call returns, others can see the member. From
     /// then on it rejoins by itself: after its session is lost, as soon as a new one can be opened;

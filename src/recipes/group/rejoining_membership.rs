@@ -75,9 +75,9 @@ impl Membership {
         &self.shared.node.path
     }
 
-    /// Returns whether others can see the member, as far as is known here, without a request.
+    /// Returns whether others can see the member, as far as this process knows.
     ///
-    /// `false` from the loss of its session or its node until it has rejoined.
+    /// `false` from the loss of its session or its node until it has rejoined. Sends no request.
     pub fn is_member(&self) -> bool {
         if self.shared.node.target.client.core().is_elsewhere() {
             return false;
@@ -90,8 +90,8 @@ impl Membership {
         is_standing && lost.reason().is_none()
     }
 
-    /// Returns a handle with which any thread can wait for one loss: the present one, or else the
-    /// next one.
+    /// Returns a handle with which any thread can wait for one loss: the present one if there is
+    /// one, otherwise the next.
     pub fn lost(&self) -> Lost {
         self.shared.state.lock().lost.clone()
     }

@@ -58,8 +58,9 @@ impl LeasedItem {
         &self.data
     }
 
-    /// Returns the path of the item's node, as the client names it; it ends with the item's number,
-    /// which a returned item keeps.
+    /// Returns the path of the item's node, as the client names it.
+    ///
+    /// It ends with the item's number, which a returned item keeps.
     ///
     /// The node of the [lease](Hold::path) is a child of it.
     pub fn item_path(&self) -> &str {

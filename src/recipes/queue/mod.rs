@@ -96,8 +96,8 @@ pub struct DistributedQueue {
 }
 
 impl DistributedQueue {
-    /// Describes the queue `name` under the path `base`, as
-    /// [`DistributedLock::new`](crate::DistributedLock::new) does a lock.
+    /// Returns the queue `name` under the path `base`: see
+    /// [`DistributedLock::new`](crate::DistributedLock::new).
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -107,7 +107,7 @@ impl DistributedQueue {
         DistributedQueue { items }
     }
 
-    /// Sets the ACL of every new node, also of missing parents. Default [`Acl::open`].
+    /// Sets the ACL of every new node, including missing parents. Default [`Acl::open`].
     ///
     /// Taking an item requires DELETE on the queue's node. Leasing one requires CREATE on the item,
     /// and ending the lease DELETE on the item.
@@ -135,7 +135,8 @@ impl DistributedQueue {
         self.items.offer(0, data.as_ref())
     }
 
-    /// Leases the first item that is not leased, if there is one; **at least once**.
+    /// Leases the first item that is not leased, if there is one: it is delivered **at least
+    /// once**.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl Items {
         self.target.path()
     }
 
-    /// Takes the first item, if there is one; **at most once**.
+    /// Takes the first item, if there is one: it is delivered **at most once**.
     ///
     /// `None` only if, at some time during the call, the queue was empty, or all its items were
     /// leased or being taken by other threads through this value.
@@ -192,9 +193,6 @@ impl Items {
     }
 
     /// Blocks until there is an item, and takes it: it is delivered **at most once**.
-    ///
-    /// It is deleted before it is returned: no other consumer gets it, even if this process dies at
-    /// once.
     ///
     /// # Errors
     ///
@@ -228,8 +226,8 @@ impl Items {
         insist_within(&wait, || self.take_by(self.within(&wait)))
     }
 
-    /// Returns, once, the items that this client has taken too late for the calls that asked for
-    /// them, and that no later call has returned.
+    /// Returns, once, the items that came too late for the calls that took them, and that no later
+    /// call has returned.
     ///
     /// Calls that take return them before all others, so this is for programs that take no more:
     /// call it after [`Client::close`], and offer the items again through another client, or do the
@@ -242,7 +240,8 @@ impl Items {
         self.take_late()
     }
 
-    /// Reads the first item that is not leased and may be read. Others may take it at any time.
+    /// Reads the first item that is not leased and that this client may read. Others may take it at
+    /// any time.
     ///
     /// # Errors
     ///

@@ -42,9 +42,9 @@ use crate::session::wait_limit::Wait;
 ///
 /// Two-phase commit blocks: a participant that has voted yes must neither commit nor abort before
 /// it knows the decision, and if the coordinator dies first, there is none. The library does not
-/// decide by itself then, because the coordinator may only be slow. Any client may
-/// [recover](Self::recover) the round, to decide it or to [abort](Coordinator::abort) it. If two
-/// coordinators try to decide, one of them succeeds and the other learns the decision.
+/// decide by itself then. Any client may [recover](Self::recover) the round, to decide it or to
+/// [abort](Coordinator::abort) it. If two coordinators try to decide, one of them succeeds and the
+/// other learns the decision.
 ///
 /// On [a program's own handle](crate::Client#impl-From<Arc<ZooKeeper>>-for-Client) there are no
 /// transactions. There is still one decision, but the round may be committed without a participant
@@ -87,12 +87,12 @@ const FORGET: Purpose =
 
 placed!(
     TwoPhaseCommit,
-    "Describes the round at the node `base/name`, which belongs to it until the round is forgotten",
+    "Returns the round at the node `base/name`, which belongs to it until the round is forgotten",
     "Participants need READ, CREATE and DELETE on the round's node; the coordinator also WRITE."
 );
 
 impl TwoPhaseCommit {
-    /// Begins the round with these participants, each a name that can be a component of a path.
+    /// Begins the round with these participants; each name must be valid as a component of a path.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl TwoPhaseCommit {
         Participant::join(&self.target, participant.as_ref(), &wait.into())
     }
 
-    /// Returns the participants, their votes, and the decision, all as at one moment; `None` if
+    /// Returns the participants, their votes, and the decision, all of the same moment; `None` if
     /// there is no such round.
     ///
     /// Asks the ensemble's leader first.

@@ -71,9 +71,9 @@ pub struct RoundState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParticipantState {
-    /// The name by which it takes part.
+    /// The name of the participant.
     pub name: String,
-    /// Whether it takes part, and its session lives.
+    /// Whether the participant has joined, and its session lives.
     pub is_here: bool,
     /// Its vote, if it has voted.
     pub vote: Option<Vote>,
