@@ -9,20 +9,20 @@ pub struct Permissions(u32);
 impl Permissions {
     /// No permissions.
     pub const NONE: Permissions = Permissions(0);
-    /// To read a node's data and list its children.
+    /// Permission to read a node's data and list its children.
     pub const READ: Permissions = Permissions(1);
-    /// To set a node's data.
+    /// Permission to set a node's data.
     pub const WRITE: Permissions = Permissions(2);
-    /// To create children of the node.
+    /// Permission to create children of the node.
     pub const CREATE: Permissions = Permissions(4);
-    /// To delete children of the node.
+    /// Permission to delete children of the node.
     pub const DELETE: Permissions = Permissions(8);
-    /// To change the node's ACL.
+    /// Permission to change the node's ACL.
     pub const ADMIN: Permissions = Permissions(16);
-    /// All of them.
+    /// All permissions.
     pub const ALL: Permissions = Permissions(31);
 
-    /// Returns whether all of `other` is allowed.
+    /// Returns whether these permissions include all of `other`.
     pub fn contains(self, other: Permissions) -> bool {
         self.0 & other.0 == other.0
     }

@@ -9,8 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error of this crate: a kind for programs, and a message for people.
 ///
 /// The message says what was tried, on which path, and what to do about it. Decide by
-/// [`kind`](Error::kind), never by the message. "Not acquired in time" is not an error: the `try_`
-/// methods then return `Ok(None)`, but never in an outage in which no server answered.
+/// [`kind`](Error::kind), never by the message. "Not acquired in time" is [no error](crate#errors).
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -55,7 +54,7 @@ pub enum ErrorKind {
     AuthFailed,
     /// An ACL on a node forbids the operation.
     NotAuthorized,
-    /// The lock node's sequence numbers are used up; it is created anew once empty.
+    /// The lock node's sequence numbers are used up; the node is created anew once it is empty.
     SequenceExhausted,
     /// Other clients use another number of permits or participants, or the participant has voted
     /// otherwise before. Nothing was acquired or voted.
@@ -210,7 +209,7 @@ impl fmt::Debug for Error {
 }
 
 impl From<Error> for std::io::Error {
-    /// Keeps the error as the [inner one](std::io::Error::get_ref), for functions that return
+    /// Wraps the error, as the [inner one](std::io::Error::get_ref), for functions that return
     /// `io::Result`.
     fn from(error: Error) -> std::io::Error {
         use std::io::ErrorKind as Io;

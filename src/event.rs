@@ -26,7 +26,7 @@ pub enum Event {
         session: Option<SessionId>,
         /// The session timeout that the server granted.
         timeout: Option<Duration>,
-        /// The server that serves it.
+        /// The server that serves the session.
         server: Option<SocketAddr>,
     },
     /// The connection is lost. The session and its locks are kept for now.
@@ -73,8 +73,8 @@ pub enum Event {
         lock: String,
         /// How many contenders were seen ahead; 0 if there is no `holder`.
         ahead: usize,
-        /// The node of the first of them; `None` if the call waits for another thread of this
-        /// process, which may hand the lock over within microseconds.
+        /// The node of the first contender ahead; `None` if the call waits for another thread of
+        /// this process, which may hand the lock over within microseconds.
         holder: Option<String>,
     },
     /// A lock, permits or a leadership was acquired.
@@ -86,10 +86,10 @@ pub enum Event {
         waited: Duration,
         /// The fencing token of the hold.
         token: FencingToken,
-        /// Whether another thread of this process handed it over, without a request.
+        /// Whether another thread of this process handed the lock over, without a request.
         is_local: bool,
     },
-    /// A holder has released.
+    /// A holder has released what it held.
     #[non_exhaustive]
     Released {
         /// The path of the lock node.

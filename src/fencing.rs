@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// part, the turn, tells apart successive holders that share one node; it is 0 otherwise.
 ///
 /// Tokens grow within the life of one ensemble's data. After a rebuild or a restore, a store that
-/// remembers an old token refuses every holder, until it is reset by hand or the new tokens have
-/// reached it: see `docs/guarantees.md` in the repository.
+/// remembers an old token refuses every holder, at first: see `docs/guarantees.md` in the
+/// repository.
 ///
 /// Its text form has a fixed width and sorts as the tokens do:
 ///
@@ -38,29 +38,29 @@ impl FencingToken {
         FencingToken { zxid, turn }
     }
 
-    /// Returns the transaction that created the holder's node; it alone orders holders in different
-    /// processes.
+    /// Returns the number of the transaction that created the holder's node.
+    ///
+    /// This number alone orders holders in different processes.
     pub fn zxid(&self) -> u64 {
         self.zxid
     }
 
-    /// Returns the number of this holder, from 0, among those that share the node one after
-    /// another.
+    /// Returns this holder's number, from 0, among those that share the node one after another.
     pub fn turn(&self) -> u32 {
         self.turn
     }
 }
 
 impl From<(u64, u32)> for FencingToken {
-    /// Returns the token of this [`zxid`](FencingToken::zxid) and [`turn`](FencingToken::turn), as
-    /// a store keeps them.
+    /// Puts a token together from its [`zxid`](FencingToken::zxid) and
+    /// [`turn`](FencingToken::turn).
     fn from((zxid, turn): (u64, u32)) -> FencingToken {
         FencingToken { zxid, turn }
     }
 }
 
 impl From<FencingToken> for u128 {
-    /// Returns one number that grows as the token does: the zxid in front of the 32 bits of the
+    /// Returns the token as one number, which sorts as tokens do: the zxid, then 32 bits for the
     /// turn.
     fn from(token: FencingToken) -> u128 {
         (u128::from(token.zxid) << 32) | u128::from(token.turn)
@@ -70,6 +70,8 @@ impl From<FencingToken> for u128 {
 impl TryFrom<u128> for FencingToken {
     type Error = Error;
 
+    /// Returns the token of a number that `u128::from` has made.
+    ///
     /// # Errors
     ///
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a number of more than 96 bits, which no token has.
@@ -94,9 +96,11 @@ impl fmt::Display for FencingToken {
 impl FromStr for FencingToken {
     type Err = Error;
 
+    /// Reads the text that `Display` writes.
+    ///
     /// # Errors
     ///
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for anything that `Display` does not write.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for any other text.
     fn from_str(text: &str) -> Result<FencingToken> {
         let parse = || {
             let (zxid, turn) = text.split_once('-')?;

@@ -1,4 +1,4 @@
-//! Which recipe to use when, and what calls promise. There is no code here.
+//! Which recipe to use when, and what calls promise.
 //!
 //! # Which recipe
 //!
@@ -6,7 +6,6 @@
 //!   election, whose candidates stay.
 //! - One of many does something once, such as every night: [`Once`](crate::Once). With a lock
 //!   alone, a late host finds it free, and does it again.
-//!   [`Busy`](crate::once::OnceOutcome::Busy) is no success: the other call may fail.
 //! - One of many does something for as long as it lives, and all know which:
 //!   [`LeaderElection`](crate::LeaderElection), not a lock in a loop: `lead` is that loop.
 //! - Readers beside each other, and writers alone: [`DistributedRwLock`](crate::DistributedRwLock).
@@ -105,9 +104,8 @@
 //!
 //! # What no recipe can do
 //!
-//! - Stop a process that was paused between a look and a write. The receiver of a late write can
-//!   refuse it by its [fencing token](crate::FencingToken), and the ensemble refuses that of a
-//!   guard's [transaction](crate::Hold::transaction).
+//! - Stop a process that was paused between a look and a write: see the
+//!   [guarantees](crate#guarantees).
 //! - Read what is true now. Everything may change between the answer and its use: `members`,
 //!   `leader`, `contenders`, `len` and `peek` are for people, and for decisions that may be out of
 //!   date.

@@ -313,7 +313,7 @@ pub mod group {
     pub use crate::recipes::group::rejoining_membership::Membership;
 }
 
-/// Data with their version, as a [`SharedValue`] and a [`Znode`] return them.
+/// Data with its version, as a [`SharedValue`] and a [`Znode`] return them.
 pub mod value {
     pub use crate::recipes::version_and_stat::{Version, Versioned};
 }

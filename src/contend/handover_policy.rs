@@ -12,34 +12,25 @@ use std::time::Duration;
 /// Once the holder has seen another contender, only threads that were already waiting get a turn:
 /// at most `turns` of them, and none later than `time` after that. Then the node is deleted, and
 /// the process queues anew, at the end.
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use zklock::{Client, DistributedLock, HandOver};
-///
-/// let zk = Client::connect("localhost")?;
-/// let brief = HandOver::Within { turns: 8, time: Duration::from_millis(20) };
-/// let lock = DistributedLock::new(&zk, "/locks", "nightly").hand_over(brief);
-/// # Ok::<(), zklock::Error>(())
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HandOver {
     /// Gives each acquisition its own node: threads of one process queue at the ensemble like any
     /// other contender, in strict order.
     Off,
-    /// Lets threads hand the node on, within these limits once another contender was seen.
+    /// Lets threads hand the node on: without limits until another contender is seen, then within
+    /// these.
     Within {
         /// How many more threads may get the node.
         turns: u32,
-        /// How long the node may be handed on. A thread that has the lock by then keeps it for as
-        /// long as it likes.
+        /// How long the node may be handed on after another contender is seen. A thread that has
+        /// the lock by then keeps it for as long as it likes.
         time: Duration,
     },
 }
 
 impl Default for HandOver {
-    /// Returns [`Within`](HandOver::Within), with 64 turns and a second.
+    /// Returns [`Within`](HandOver::Within) with 64 `turns` and a `time` of one second.
     fn default() -> HandOver {
         HandOver::Within { turns: 64, time: Duration::from_secs(1) }
     }

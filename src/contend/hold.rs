@@ -31,7 +31,9 @@ const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on th
 /// What a guard holds (a lock, permits, a leadership, an item or a place), with methods that tell
 /// whether it is still held.
 ///
-/// These guards dereference to `Hold`, so its methods are theirs: [`LockGuard`](crate::LockGuard),
+/// The methods call each of these *the lock*.
+///
+/// These guards dereference to `Hold`: [`LockGuard`](crate::LockGuard),
 /// [`ReentrantGuard`](crate::ReentrantGuard), [`ReadGuard`](crate::ReadGuard),
 /// [`WriteGuard`](crate::WriteGuard), [`Permit`](crate::Permit), [`Leadership`](crate::Leadership),
 /// [`LeasedItem`](crate::queue::LeasedItem), [`Entered`](crate::barrier::Entered),
@@ -182,7 +184,8 @@ impl Hold {
         &self.client
     }
 
-    /// Returns the path of the contender's node, as the client names it; of several, the first.
+    /// Returns the path of the contender's node, as the client names it; with several locks, of the
+    /// first.
     pub fn path(&self) -> &str {
         &self.held_node.path
     }
@@ -191,7 +194,7 @@ impl Hold {
         FencingToken::new(u64::try_from(self.held_node.zxid).unwrap_or_default(), self.turn)
     }
 
-    /// Returns whether it is still held, as far as this process knows.
+    /// Returns whether the lock is still held, as far as this process knows.
     ///
     /// True if no loss was seen, and the session's lease has not run out by this machine's clock,
     /// which counts the time that the machine or the process slept. Sends no request; once false,
@@ -200,7 +203,7 @@ impl Hold {
         self.each().all(|hold| hold.held_node.is_held())
     }
 
-    /// Returns how long it is certain to be held without another reply of the ensemble.
+    /// Returns how long the lock is certain to be held without another reply of the ensemble.
     ///
     /// Replies extend this time while the client is connected. In an outage it runs down to zero,
     /// and then the loss is reported: see [the lease](crate#heartbeat-and-lease). Zero also after a
@@ -258,7 +261,7 @@ impl Hold {
         self.held_node.loss().map_or(Ok(()), |why| Err(self.lost_error(why)))
     }
 
-    /// Asks the ensemble, through its leader, whether it is held, in one round trip.
+    /// Asks the ensemble, through its leader, whether the lock is held, in one round trip.
     ///
     /// While the connection is lost it waits for the outcome, at most until the session is resumed
     /// or lost.
@@ -272,7 +275,7 @@ impl Hold {
         self.ensure_held_within(Wait::FOREVER)
     }
 
-    /// Asks the ensemble whether it is held, waiting at most `wait` for the answer.
+    /// Asks the ensemble whether the lock is held, waiting at most `wait` for the answer.
     ///
     /// # Errors
     ///
@@ -336,7 +339,7 @@ impl Hold {
         Error::new(kind, format!("the {noun} is no longer held: {why}")).on(&self.held_node.path)
     }
 
-    /// Returns a handle to wait for the loss on any thread.
+    /// Returns a handle with which any thread can wait for the loss.
     pub fn lost(&self) -> Lost {
         let lost = |hold: &Hold| Lost::of(&hold.held_node.watchdog, hold.turn);
         match &self.joint {
@@ -345,7 +348,7 @@ impl Hold {
         }
     }
 
-    /// Calls `callback`, once, when it is lost; at once if it is already.
+    /// Calls `callback` once, when the lock is lost; immediately if it already is.
     ///
     /// Every loss before the release is reported, whichever call finds it first, even if the guard
     /// is dropped right afterwards; a loss after the release never is.
@@ -385,13 +388,13 @@ impl Hold {
     ///
     /// Requests are zklock's `request_release`, Curator's `__REVOKE__`, and the `unlock` of
     /// ZooKeeper's "Recipes and Solutions", written to the contender's node. Dropping the guard
-    /// consents; doing nothing is allowed. This call asks no server: the holder's node is watched
-    /// anyway. A request goes unnoticed if an ACL forbids the holder to read its own node.
+    /// consents; doing nothing is allowed. Sends no request. A client's request goes unnoticed if
+    /// an ACL forbids the holder to read its own node.
     pub fn release_requested(&self) -> bool {
         self.each().any(|hold| hold.held_node.watchdog.state.lock().requested)
     }
 
-    /// Calls `callback`, once, when a client requests the release; at once if one has already.
+    /// Calls `callback` once, when a client requests the release; immediately if one already has.
     ///
     /// The callback never begins after the release. It runs, and may panic, like that of
     /// [`on_lost`](Self::on_lost).

@@ -28,25 +28,26 @@ pub struct Contender {
     pub sequence: i32,
     /// What it contends for.
     pub kind: ContenderKind,
-    /// How many of a semaphore's permits it takes; 1 for any other lock.
+    /// How many of a semaphore's permits it takes; 1 for other locks.
     pub weight: u32,
-    /// How many permits its semaphore has, by its node's name; 1 for any other lock.
+    /// How many permits its semaphore has, as its node's name says; 1 for other locks.
     pub permits: u32,
-    /// What it says about itself: by default host, process, program and thread.
+    /// The data of its node: by default host, process, program and thread.
     ///
     /// Empty if an ACL hides it, and while a request to release the lock stands in its place: a
     /// holder writes its data back as soon as it has noted the request.
     pub data: Vec<u8>,
-    /// The host that it runs on, if its data are the default; so for the next three.
+    /// The host that it runs on. This and the next three are `None` unless its data are the
+    /// default.
     pub host: Option<String>,
-    /// The id of its process on that host.
+    /// The id of its process on the host.
     pub process: Option<u32>,
-    /// The name of its program's file.
+    /// The file name of its program.
     pub program: Option<String>,
     /// The name of its thread.
     pub thread: Option<String>,
-    /// The id of the session it belongs to; `None` if the node belongs to no session, so that no
-    /// session's end deletes it, or if an ACL hides that, and with it [`since`](Contender::since).
+    /// The id of its session; `None` if the node is not ephemeral, so that no session's end deletes
+    /// it, or if an ACL hides this and [`since`](Contender::since).
     pub session: Option<SessionId>,
     /// When its node was created, by the ensemble's clock; `None` if an ACL hides that. Since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.

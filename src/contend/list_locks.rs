@@ -25,11 +25,11 @@ const OF_ZOOKEEPER: &str = "/zookeeper";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockList {
-    /// The path that was looked at.
+    /// The path at and below which the locks were listed.
     pub base: String,
     /// The locks that clients hold or wait for, sorted by path.
     pub locks: Vec<ListedLock>,
-    /// The paths of nodes below which more locks may be, and why, in their order.
+    /// The paths of nodes below which locks may be missing here, and why, sorted by path.
     pub unlisted: Vec<(String, UnlistedReason)>,
     /// How many requests the list took.
     pub requests: usize,
@@ -41,11 +41,11 @@ pub struct LockList {
 pub struct ListedLock {
     /// The lock path.
     pub path: String,
-    /// Its last component.
+    /// The last component of the path.
     pub name: String,
     /// What kind of lock its contenders use.
     pub kind: LockKind,
-    /// How many contenders hold it.
+    /// How many contenders hold the lock.
     pub holders: usize,
     /// How many contenders wait for it.
     pub waiters: usize,
@@ -62,11 +62,12 @@ pub enum UnlistedReason {
     /// The list of the node's children is larger than the client
     /// [accepts](crate::ClientBuilder::max_reply).
     TooLarge,
-    /// So many of the node's children were not looked at, because there are more than 20,000 nodes.
+    /// This many of the node's children were not looked at, because there are more than 20,000
+    /// nodes.
     TooMany(usize),
 }
 
-/// The kind of lock that the contenders of a path use, by the names of their nodes.
+/// The kind of lock that the contenders of a path use, as their nodes' names show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockKind {
@@ -78,17 +79,18 @@ pub enum LockKind {
     /// A [`DistributedSemaphore`](crate::DistributedSemaphore) or a
     /// [`DoubleBarrier`](crate::DoubleBarrier).
     Semaphore {
-        /// Its permits, by the first contender's name.
+        /// How many permits the semaphore has, as the name of the first contender's node says.
         permits: u32,
-        /// How many of them are taken.
+        /// How many permits are taken.
         taken: u32,
     },
 }
 
 impl LockKind {
-    /// Returns the kind of lock that these contenders use; `None` without any.
+    /// Returns the kind of lock that these contenders use; `None` if there are none.
     ///
-    /// They are all those of one path, in the order of [`contenders`](crate::LockNode::contenders).
+    /// They must be all those of one path, in the order of
+    /// [`contenders`](crate::LockNode::contenders).
     pub fn of(contenders: &[Contender]) -> Option<LockKind> {
         let first = contenders.first()?;
         let taken = contenders.iter().filter(|one| one.holds).map(|one| one.weight);

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use uuid::Uuid;
 
-/// The kind of lock that a contender holds or waits for, by its node's name.
+/// The kind of lock that a contender holds or waits for, as its node's name shows.
 ///
 /// Other clients' names are recognised too, so that one lock path can be shared with them. A name
 /// counts only with a sequence number at its end.
@@ -38,8 +38,7 @@ pub enum NodeNaming {
     ///
     /// For sharing with Curator's `InterProcessMutex` and `InterProcessReadWriteLock`,
     /// go-zookeeper, zookeeper-client's `new_curator` locks, and kazoo if its locks are made with
-    /// `extra_lock_patterns`: `["-lock-"]` for `Lock`; `["__WRIT__"]` for `ReadLock`,
-    /// `["__WRIT__", "__READ__"]` for `WriteLock`.
+    /// the `extra_lock_patterns` that `docs/interop.md` in the repository lists.
     #[default]
     Curator,
     /// Names like kazoo's: `<32 hex digits>__lock__`, and `<32 hex digits>__rlock__` for readers,

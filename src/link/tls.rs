@@ -50,8 +50,7 @@ impl Tls {
     /// Returns settings that trust the operating system's authorities, and show no client
     /// certificate.
     ///
-    /// As with OpenSSL, the environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace those
-    /// authorities.
+    /// The environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace those authorities.
     pub fn new() -> Tls {
         Tls::default()
     }

@@ -34,7 +34,8 @@ impl Cancel {
         Cancel::default()
     }
 
-    /// Returns a token that is tripped as soon as one of these is, and can also be tripped alone.
+    /// Returns a token that is tripped as soon as one of `tokens` is, and can also be tripped on
+    /// its own.
     ///
     /// For calls that several things may end, such as the end of the program and the loss of a lock
     /// (a token comes [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), too). Made
@@ -84,8 +85,8 @@ impl Cancel {
         self.state.parents.lock().iter().any(|(parent, _)| parent.is_cancelled())
     }
 
-    /// Calls `callback`, once, when the token is tripped, and at once if it was, until the returned
-    /// subscription is dropped.
+    /// Calls `callback` once, when the token is tripped, or immediately if it already is; dropping
+    /// the returned subscription removes the callback.
     ///
     /// It runs on a thread of this library, and may block and call the library. A panic in it is
     /// caught and logged. If the system has no thread for it, it is not called, and the log says

@@ -62,7 +62,7 @@ impl Client {
         Client::builder(hosts).connect()
     }
 
-    /// Returns a builder for a client of these hosts, written as for [`Client::connect`].
+    /// Returns a builder for a client of `hosts`, a connect string as for [`Client::connect`].
     pub fn builder(hosts: &str) -> ClientBuilder {
         ClientBuilder {
             hosts: hosts.to_owned(),
@@ -148,9 +148,8 @@ impl Client {
     /// Sets the hosts among which the client looks for a server from now on.
     ///
     /// For ensembles whose servers are replaced while programs run. The present connection stays
-    /// until it ends, even if its server is not in the new list; it ends when that server is shut
-    /// down. The list is written as in a connect string; its chroot may be left out, and otherwise
-    /// has to be the client's.
+    /// until it ends, even if its server is not in the new list. The list is written as in a
+    /// connect string; its chroot may be left out, and otherwise has to be the client's.
     ///
     /// # Errors
     ///
@@ -180,7 +179,8 @@ impl Client {
         granted.filter(|timeout| !timeout.is_zero())
     }
 
-    /// Returns how long an outage surely loses no lock of this client, idle or busy.
+    /// Returns how long an outage can certainly last without the loss of a lock of this client,
+    /// idle or busy.
     ///
     /// This is what a session's lease has left at least while its server answers at once. An outage
     /// counts until a server serves the session again. `None` whenever the [session
@@ -190,7 +190,7 @@ impl Client {
         (!info.timeout.is_zero()).then_some(info.outage_limit)
     }
 
-    /// Returns the servers' longest tick that the client assumes: the
+    /// Returns the `tickTime` that the client assumes, the longest of its servers: the
     /// [stated](ClientBuilder::tick_time) one, the default, or a longer one that a server's grant
     /// has shown.
     ///
@@ -407,8 +407,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Limits the lost replies, lost sessions and outages that a call that acquires a lock
-    /// tolerates. Default: no limit.
+    /// Limits the lost replies, lost sessions and outages that a call tolerates while it acquires a
+    /// lock. Default: no limit.
     pub fn retry(mut self, retry: Retry) -> ClientBuilder {
         self.retry = retry;
         self
@@ -453,7 +453,7 @@ impl ClientBuilder {
         Ok(client)
     }
 
-    /// Opens a session, waiting at most `wait` and at most the connect timeout.
+    /// Opens a session, waiting at most `wait`, and never longer than the connect timeout.
     ///
     /// # Errors
     ///

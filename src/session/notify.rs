@@ -92,7 +92,7 @@ impl Subscription {
     }
 
     /// Keeps the callback registered until the client is closed, the token is tripped, or the last
-    /// clone of either is dropped.
+    /// clone of that client or token is dropped.
     pub fn detach(mut self) {
         self.0 = None;
     }

@@ -68,7 +68,8 @@ impl ZooKeeperServerBuilder {
         self
     }
 
-    /// Sets one variable of `[env]`.
+    /// Sets one variable of the table `[env]` in
+    /// [`testcontainers.toml`](crate::testing#testcontainerstoml).
     pub fn env(
         mut self,
         name: impl Into<String>,

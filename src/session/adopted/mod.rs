@@ -44,7 +44,7 @@ use crate::rt::{self, AtomicUsize, Deadline};
 /// ```
 ///
 /// Make one client of a handle, and keep it: each has its own table of watches. Making it never
-/// fails; the first call is the first to use the handle. Paths are relative to the handle's chroot.
+/// fails. Paths are relative to the handle's chroot.
 ///
 /// One holder at a time, the order, time limits and tokens are the same as with
 /// [`Client::connect`]; both kinds of clients can share a lock. No node is left behind while the
