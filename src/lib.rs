@@ -143,8 +143,8 @@
 //! # Features
 //!
 //! - `zookeeper`, on by default: locks on a program's own handle of the `zookeeper` crate. Without
-//!   it (`default-features = false`), neither that crate is built nor its `mio` of 2018, which
-//!   future compilers may refuse.
+//!   it (`default-features = false`), neither that crate, which future compilers may refuse, nor
+//!   its `mio` of 2018 is built.
 //! - `tls`: encrypted connections (rustls with ring), by
 //!   [`ClientBuilder::tls`](ClientBuilder#method.tls).
 //! - `sasl`: authentication by name and password (DIGEST-MD5), by
