@@ -38,10 +38,17 @@ impl FromStr for ConnectString {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let scheme = text.split_once("://").map(|(scheme, _)| scheme);
-        if let Some(scheme) = scheme.filter(|it| it.bytes().all(|b| b.is_ascii_alphanumeric())) {
-            let message = format!("write host:port, without {:?}", format!("{scheme}://"));
-            return Err(malformed(text, message));
+        for host in text.split(',').map(str::trim) {
+            let is_named = |scheme: &&str| {
+                let mut bytes = scheme.bytes();
+                !scheme.is_empty()
+                    && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+            };
+            let scheme = host.split_once("://").map(|(scheme, _)| scheme);
+            if let Some(scheme) = scheme.filter(is_named) {
+                let scheme = format!("{scheme}://");
+                return Err(malformed(host, format!("write host:port, without {scheme:?}")));
+            }
         }
         let (hosts, chroot) = text.split_at(text.find('/').unwrap_or(text.len()));
         if hosts.trim().is_empty() {
@@ -247,6 +254,7 @@ mod tests {
             (".", ".", "an empty part"),
             (&long, &long, "the name has 254 bytes"),
             ("http://zk1:2181/app", "http://zk1:2181/app", "write host:port, without \"http://\""),
+            ("zk1, zk+tls://zk2", "zk+tls://zk2", "write host:port, without \"zk+tls://\""),
         ] {
             let error = text.parse::<ConnectString>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidName);

@@ -208,6 +208,7 @@ pub mod testing;
 // The ground: values, errors, names, and where threads, channels, locks and time come from.
 mod acl;
 mod connect_string;
+mod connection_notice;
 mod error;
 mod event;
 mod fencing;
@@ -216,7 +217,6 @@ mod loss_reason;
 mod path;
 mod rt;
 mod session_id;
-mod session_notice;
 mod wire_values;
 
 // Tests: all of the above but the link, in virtual time, on an ensemble in memory.
@@ -239,12 +239,12 @@ pub mod bench_only;
 
 // What every program uses.
 pub use acl::{Acl, Permissions};
-pub use contend::handover_policy::HandOver;
+pub use contend::handover_among_threads_policy::HandOver;
 pub use contend::hold::Hold;
-pub use contend::hold_end::Lost;
 pub use contend::list_contenders::Contender;
 pub use contend::list_locks::{ListedLock, LockKind, LockList, UnlistedReason};
 pub use contend::ticket::{ContenderKind, NodeNaming};
+pub use contend::wait_until_lost::Lost;
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use fencing::FencingToken;
@@ -258,7 +258,7 @@ pub use recipes::common_to_locks::LockNode;
 pub use recipes::double_barrier::DoubleBarrier;
 pub use recipes::election::{LeaderElection, Leadership};
 pub use recipes::group::Group;
-pub use recipes::multi::{MultiGuard, MultiLock};
+pub use recipes::multi_lock::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, LockGuard};
 pub use recipes::once::Once;
 pub use recipes::priority_queue::PriorityQueue;
@@ -272,9 +272,9 @@ pub use recipes::transaction::Transaction;
 pub use recipes::two_phase_commit::TwoPhaseCommit;
 pub use recipes::znode::Znode;
 pub use session::cancel::Cancel;
+pub use session::changes_iterator::Changes;
 pub use session::client::{Client, ClientBuilder, ClientStats};
 pub use session::notify::Subscription;
-pub use session::observed_changes::Changes;
 pub use session::retry_limits::Retry;
 pub use session::status::SessionState;
 pub use session::wait_limit::Wait;

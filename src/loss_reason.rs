@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::session_notice::End;
+use crate::connection_notice::End;
 
 /// Why a lock is no longer held although its guard was not released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

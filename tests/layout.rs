@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 5] = [
     &["link"],
     &[
         "wire_values",
-        "session_notice",
+        "connection_notice",
         "session_id",
         "event",
         "fencing",

@@ -19,10 +19,10 @@ mod lease_budget;
 mod log_lines;
 mod look;
 mod manual;
+#[cfg(target_os = "linux")]
+mod on_loss_and_on_ask;
 mod options;
 mod output;
-#[cfg(target_os = "linux")]
-mod reactions;
 #[cfg(target_os = "linux")]
 mod run;
 mod table;

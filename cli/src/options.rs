@@ -302,7 +302,7 @@ pub(crate) struct Supervision {
     /// When the lock is about to be lost: TERM and then KILL; KILL; only a warning; or this signal and then KILL
     #[arg(long, default_value = "term", value_name = "HOW")]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
-    pub(crate) on_loss: crate::reactions::OnLoss,
+    pub(crate) on_loss: crate::on_loss_and_on_ask::OnLoss,
     /// Time from TERM to KILL
     ///
     /// How long the command has between the signal of --on-loss and KILL, which is sent before the lock ends
@@ -316,7 +316,7 @@ pub(crate) struct Supervision {
     /// its time, and keeps the lock until it has ended; or nothing
     #[arg(long, default_value = "term", value_name = "HOW")]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
-    pub(crate) on_ask: crate::reactions::OnAsk,
+    pub(crate) on_ask: crate::on_loss_and_on_ask::OnAsk,
     /// End it after this time
     ///
     /// A command that still runs after this time is sent TERM, and KILL after --grace; then the exit code is 122

@@ -1,4 +1,4 @@
-//! Acquires a lock: carries out on a session what the state machine in [`core`](super::core)
+//! Acquires a lock: carries out on a session what the state machine in [`acquisition_steps`](super::acquisition_steps)
 //! decides, within the caller's limits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -7,27 +7,27 @@ use std::time::Instant;
 
 use uuid::Uuid;
 
-use super::core::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
+use super::acquisition_steps::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
+use super::ask_and_break::is_request;
 use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
 use super::interop_warning;
-use super::revoke::is_request;
 use super::ticket::{Form, NodeNaming};
 use super::watched_nodes::{ToDo, WatchedNodes};
 use super::when_others_were_seen::OthersSeen;
 use crate::acl::Acl;
+use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Created, Enqueued, Fault, Found, Names, NodeKind};
 use crate::session::create_parents::make_parents;
-use crate::session::request_purpose::{Purpose, cancelled};
+use crate::session::request_errors::{Purpose, cancelled};
+use crate::session::retrying_call::{Call, Stop};
 use crate::session::session::Session;
 use crate::session::wait_limit::Wait;
-use crate::session_notice::End;
 
 const MAKE: Purpose = Purpose::to_change("create the lock node", "CREATE on its parent");
 const SYNC: Purpose = Purpose::to_read("sync", "");

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
-use super::handover_policy::{HandOver, Policy};
+use super::handover_among_threads_policy::{HandOver, Policy};
 use super::held_node::{HeldNode, Sharing};
 use super::held_node_watchdog::ReleasedParts;
 use super::hold::Hold;
@@ -23,18 +23,18 @@ use super::node_shared_by_threads::{
 };
 use super::ticket::NodeNaming;
 use crate::acl::Acl;
+use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::rt::{self, Deadline, Mutex, MutexGuard};
-use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
 use crate::session::notify::Signal;
-use crate::session::request_purpose::cancelled;
+use crate::session::request_errors::cancelled;
+use crate::session::retrying_call::{Call, Stop};
 use crate::session::session::ended;
 use crate::session::status::SessionState;
 use crate::session::wait_limit::GRACE;
-use crate::session_notice::End;
 
 /// What must be equal for a node to be shared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::core::others;
-use super::revoke::is_request;
+use super::acquisition_steps::others;
+use super::ask_and_break::is_request;
 use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::loss_reason::LossReason;
@@ -70,7 +70,7 @@ impl LossToken {
     }
 
     pub(super) fn is_wanted(&self) -> bool {
-        !self.is_released() && self.token.upgrade().is_some()
+        !self.is_released() && self.token.strong_count() > 0
     }
 
     fn trip(&self) {

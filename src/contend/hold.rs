@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::held_node_watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
-use super::hold_end::{JointRelease, Lost};
 use super::ticket::Ticket;
+use super::wait_until_lost::{JointRelease, Lost};
 use super::watched_nodes::OwnWatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Because, Event};
@@ -17,11 +17,11 @@ use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, AtomicUsize, Deadline, Mutex};
-use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::notify::Signal;
-use crate::session::request_purpose::{Purpose, cancelled};
+use crate::session::request_errors::{Purpose, cancelled};
+use crate::session::retrying_call::{Call, Stop};
 use crate::session::session::{Session, ended};
 use crate::session::wait_limit::Wait;
 

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::revoke::is_request;
+use super::ask_and_break::is_request;
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, Found, Names, Stat};
-use crate::session::request_purpose::Purpose;
+use crate::session::request_errors::Purpose;
 use crate::session::session::Session;
 use crate::session_id::SessionId;
 

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, Names};
-use crate::session::request_purpose::Purpose;
+use crate::session::request_errors::Purpose;
 use crate::session::session::Session;
 
 /// At most so many nodes are asked for their children.

@@ -1,34 +1,34 @@
 //! The lock protocol. Locks, semaphores and elections differ in their rule and in their guard only.
 //!
 //! - Decides, without IO: [`ticket`] (what a contender's node name says), [`rule`] (which contender
-//!   blocks which), [`core`] (from the request to the grant).
+//!   blocks which), [`acquisition_steps`] (from the request to the grant).
 //! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`when_others_were_seen`]; [`downgrade`] from
 //!   one kind to another without a gap.
 //! - Shares a node among threads of one process: [`handover`], [`node_shared_by_threads`],
-//!   [`handover_policy`].
+//!   [`handover_among_threads_policy`].
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], how
-//!   programs wait for its end ([`hold_end`]);
+//!   programs wait for its end ([`wait_until_lost`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
-//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observe_holders`], [`revoke`];
+//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observe_holders`], [`ask_and_break`];
 //!   [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
-pub(crate) mod core;
+pub(crate) mod acquisition_steps;
+pub(crate) mod ask_and_break;
 pub(crate) mod downgrade;
 pub(crate) mod fenced_commit;
 pub(crate) mod handover;
-pub(crate) mod handover_policy;
+pub(crate) mod handover_among_threads_policy;
 pub(crate) mod held_node;
 pub(crate) mod held_node_watchdog;
 pub(crate) mod hold;
-pub(crate) mod hold_end;
 pub(crate) mod interop_warning;
 pub(crate) mod list_contenders;
 pub(crate) mod list_locks;
 mod node_shared_by_threads;
 pub(crate) mod observe_holders;
-pub(crate) mod revoke;
 pub(crate) mod rule;
 pub(crate) mod ticket;
+pub(crate) mod wait_until_lost;
 mod watched_nodes;
 pub(crate) mod when_others_were_seen;

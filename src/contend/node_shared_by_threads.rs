@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::acquire::PausedAcquisition;
-use super::handover_policy::{HandOver, Policy};
+use super::handover_among_threads_policy::{HandOver, Policy};
 use super::held_node::{HeldNode, Sharing};
 use super::held_node_watchdog::ReleasedParts;
 use super::hold::Hold;

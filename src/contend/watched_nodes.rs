@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::core::{Input, Trouble, Watched};
+use super::acquisition_steps::{Input, Trouble, Watched};
 use crate::rt::Mutex;
 use crate::session::notify::{Signal, Subscription};
-use crate::session::watches::Watches;
+use crate::session::watch_dispatch::Watches;
 use crate::wire_values::NodeEvent;
 
 /// See the module.

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::rt::{self, Mutex};
 use crate::session::client_core::ClientCore;
 use crate::session::notify::Signal;
-use crate::session::request_purpose::unanswered;
+use crate::session::request_errors::unanswered;
 
 /// Whether others are ahead, as lists have shown: evidence for each call that waits for this
 /// acquisition, if the list was asked for after the call had begun.

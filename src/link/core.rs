@@ -10,16 +10,16 @@ use super::heartbeats::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]
 use super::lease::Terms;
-use super::servers_that_end_sessions::ends_with_its_connection;
+use super::session_ends_with_connection::ends_with_its_connection;
 use super::too_large_requests::{SMALLEST, Sizes};
 use super::unsupported_operations::{UnsupportedOperations, is_newer};
 use super::wire_format::{
     Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, has_failed_with,
     read_event,
 };
+use crate::connection_notice::{End, Notice};
 use crate::logging;
 use crate::rt::{Moment, Sender};
-use crate::session_notice::{End, Notice};
 use crate::wire_values::{
     MAX_REQUEST, NodeEvent, REPLY_HEADER, REQUEST_HEADER, RawReply, SYNC_ROOT, code, op, xid,
 };

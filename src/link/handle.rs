@@ -11,11 +11,11 @@ use parking_lot::{Mutex as Lock, MutexGuard};
 use super::config::LinkConfig;
 use super::core::LinkCore;
 use super::link_commands::{Command, DeferredRequest, MOMENT, NAP, OnEvent, OnNotice, Outgoing};
+use super::link_thread::Runner;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, end_of};
-use super::runner::Runner;
+use crate::connection_notice::{End, Info};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, AtomicBool, AtomicU64, Deadline, Moment, Mutex, bounded, unbounded};
-use crate::session_notice::{End, Info};
 
 /// How long a caller waits for a look at the connection: the link's thread may hold it while it logs, and
 /// the logger may be the caller.

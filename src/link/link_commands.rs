@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::core::OnReply;
 use super::reconnects_in_doubt::News;
 use super::search_thread::Dialed;
+use crate::connection_notice::Notice;
 use crate::rt::{Sender, Signal};
-use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;
 
 /// Called with each notice about the session, on the link's thread; it may only signal.

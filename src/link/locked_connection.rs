@@ -11,8 +11,8 @@ use parking_lot::Mutex as Lock;
 use super::core::LinkCore;
 use super::link_commands::{Command, DeferredRequest, Outgoing};
 use super::server_stream::ServerStream;
+use crate::connection_notice::{End, Info};
 use crate::rt::{AtomicBool, AtomicU64, Moment, Mutex, Sender};
-use crate::session_notice::{End, Info};
 
 /// A thread that wakes up so much too late was paused.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -10,10 +10,10 @@
 //! [`too_large_requests`] how large requests may be, [`unsupported_operations`] which of them servers do
 //! not know. [`search_thread`] finds a server: [`resolver`] has the addresses, [`search_rounds`] says
 //! which of them to ask when, [`handshake`] asks one, [`address_failure`] says why it does not serve the
-//! session, [`reconnects_in_doubt`] notes those without answer, [`servers_that_end_sessions`] what
+//! session, [`reconnects_in_doubt`] notes those without answer, [`session_ends_with_connection`] what
 //! another session means; [`access`] and [`sasl`] show who the client is (`no_sasl` without that
 //! feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
-//! (`no_tls`). Callers open a [`handle`] with a [`config`]; [`runner`] is the thread, with which they share the
+//! (`no_tls`). Callers open a [`handle`] with a [`config`]; [`link_thread`] is the thread, with which they share the
 //! [`locked_connection`] and exchange [`link_commands`]. [`outage_log`] keeps the log short in an outage.
 
 pub(crate) mod access;
@@ -27,17 +27,17 @@ pub(crate) mod handshake;
 mod heartbeats;
 mod lease;
 pub(crate) mod link_commands;
+mod link_thread;
 mod locked_connection;
 mod outage_log;
 mod reconnects_in_doubt;
 pub(crate) mod resolver;
-mod runner;
 #[cfg_attr(not(feature = "sasl"), path = "no_sasl.rs")]
 pub(crate) mod sasl;
 mod search_rounds;
 mod search_thread;
 pub(crate) mod server_stream;
-mod servers_that_end_sessions;
+mod session_ends_with_connection;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;
 pub(crate) mod too_large_requests;

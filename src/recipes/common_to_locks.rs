@@ -7,17 +7,17 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use crate::contend::acquire::{Contention, Limits, acquire_after, insist, insist_within};
+use crate::contend::ask_and_break;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
 use crate::contend::observe_holders::{are_same, observe};
-use crate::contend::revoke;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::contend::when_others_were_seen::OthersSeen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipes::recipe_znode::NodeConfig;
 use crate::rt;
+use crate::session::changes_iterator::Changes;
 use crate::session::client::Client;
-use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
 
 /// The node of a lock: shows who holds the lock and who waits for it, and can ask for its release.
@@ -106,7 +106,7 @@ impl LockNode {
     pub(crate) fn check(&self, form: Form) -> Result<()> {
         let node = self.node()?;
         form.check().map_err(|why| Error::new(ErrorKind::InvalidArgument, why).on(node))?;
-        if self.data.as_deref().is_some_and(revoke::is_request) {
+        if self.data.as_deref().is_some_and(ask_and_break::is_request) {
             let message = "this data asks a holder to release the lock; choose other data";
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
@@ -200,7 +200,7 @@ impl LockNode {
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without WRITE on a holder's node;
     /// otherwise as [`contenders`](Self::contenders).
     pub fn request_release(&self) -> Result<usize> {
-        revoke::ask_holders(self.client(), self.node()?)
+        ask_and_break::ask_holders(self.client(), self.node()?)
     }
 
     /// Asks one contender to release the lock; returns false if its node no longer exists.
@@ -212,7 +212,7 @@ impl LockNode {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another lock;
     /// otherwise as [`request_release`](Self::request_release).
     pub fn request_release_of(&self, contender: &Contender) -> Result<bool> {
-        revoke::ask_contender(self.client(), self.node()?, &contender.path)
+        ask_and_break::ask_contender(self.client(), self.node()?, &contender.path)
     }
 
     /// **Takes the lock away from a contender by force**: deletes its node, and returns whether the
@@ -232,7 +232,7 @@ impl LockNode {
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the lock node;
     /// otherwise as [`contenders`](Self::contenders).
     pub fn break_lock(&self, contender: &Contender) -> Result<bool> {
-        revoke::break_off(self.client(), self.node()?, &contender.path)
+        ask_and_break::break_off(self.client(), self.node()?, &contender.path)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The recipes.
 //!
-//! - Locks: [`mutex`], [`rwlock`], [`semaphore`], [`reentrant`], [`multi`]; and [`election`]. Each consists
+//! - Locks: [`mutex`], [`rwlock`], [`semaphore`], [`reentrant`], [`multi_lock`]; and [`election`]. Each consists
 //!   of a form, which tells the engine what its contenders ask for, and a guard, which dereferences to its
 //!   [`Hold`](crate::Hold); they share [`common_to_locks`].
 //! - Others: [`barrier`], [`double_barrier`], [`two_phase_commit`], [`group`]; [`once`], which is a lock and
@@ -18,7 +18,7 @@ pub(crate) mod create_options;
 pub(crate) mod double_barrier;
 pub(crate) mod election;
 pub(crate) mod group;
-pub(crate) mod multi;
+pub(crate) mod multi_lock;
 pub(crate) mod mutex;
 pub(crate) mod once;
 pub(crate) mod priority_queue;

@@ -9,7 +9,7 @@ use super::recipe_znode::NodeConfig;
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::handover::{Key, Sharer};
-use crate::contend::handover_policy::{HandOver, Policy};
+use crate::contend::handover_among_threads_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;

@@ -12,14 +12,14 @@ use super::mutex::{DistributedLock, LockGuard};
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use super::version_and_stat::{Version, ZnodeStat};
 use super::znode::Znode;
-use crate::contend::handover_policy::HandOver;
+use crate::contend::handover_among_threads_policy::HandOver;
 use crate::contend::list_contenders::{Contender, first};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::connection::Stat;
-use crate::session::request_purpose::cancelled;
+use crate::session::request_errors::cancelled;
 use crate::session::wait_limit::Wait;
 
 /// The first line of a mark. Unknown lines after it are ignored.

@@ -5,8 +5,8 @@ use super::recipe_znode::{NodeConfig, Purpose, placed};
 use super::version_and_stat::{Version, Versioned};
 use super::znode::{Znode, create, first_version};
 use crate::error::{Error, ErrorKind, Result};
+use crate::session::changes_iterator::Changes;
 use crate::session::connection::{Fault, NodeKind};
-use crate::session::observed_changes::Changes;
 
 /// A few bytes that every client of the ensemble sees: configuration, a name to look up, the
 /// address of a leader.

@@ -7,11 +7,11 @@ use super::version_and_stat::{Version, Versioned, ZnodeStat};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::session::blocking_call::Call;
+use crate::session::changes_iterator::Changes;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
-use crate::session::observed_changes::Changes;
+use crate::session::retrying_call::Call;
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 

@@ -1,9 +1,9 @@
 //! Cancelling a wait from another thread.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::{fmt, mem};
 
 use super::notify::{Signal, Signals, Subscription};
 use crate::logging;
@@ -91,7 +91,8 @@ impl Cancel {
     /// It runs on a thread of this library, and may block and call the library. A panic in it is
     /// caught and logged. If the system has no thread for it, it is not called, and the log says
     /// so. With a token [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), it
-    /// reports the loss of a lock and, unlike [`on_lost`](crate::Hold::on_lost), can be removed.
+    /// reports the loss of a lock and, unlike [`on_lost`](crate::Hold::on_lost), can be removed. The
+    /// subscription keeps the token; after [`detach`](Subscription::detach), keep a clone of it.
     pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) -> Subscription {
         let callback = Arc::new(Mutex::new(Some(callback)));
         let due = Arc::clone(&callback);
@@ -113,7 +114,13 @@ impl Cancel {
         if self.is_cancelled() {
             call();
         }
-        subscription.and_then(move || {
+        let (token, process) = (self.clone(), std::process::id());
+        subscription.ending(move |end| {
+            if std::process::id() != process {
+                // In a forked process, a thread that has locked one of these may not exist.
+                return mem::forget((end, token, callback));
+            }
+            end();
             // Without the lock: it drops what belongs to the program.
             let callback = callback.lock().take();
             drop(callback);
@@ -187,6 +194,13 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, ["after", "detached", "kept"]);
         drop((kept, panics, after));
+        // The subscription keeps a token that nobody else has.
+        let (tell, told) = std::sync::mpsc::channel();
+        let parent = Cancel::new();
+        let kept = Cancel::any([&parent]).on_cancel(move || tell.send(()).unwrap());
+        parent.cancel();
+        told.recv().unwrap();
+        drop(kept);
     }
 
     #[test]

@@ -117,18 +117,19 @@ impl Client {
     pub fn wait_connected(&self, wait: impl Into<Wait>) -> Result<()> {
         let begun = rt::now();
         let (core, wait, waiter) = (&self.owner.core, wait.into(), Waiter::new());
+        core.check_process()?;
         let _changes = core.changes().subscribe(waiter.bell());
         let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
         let is_cancelled = || wait.is_cancelled();
         loop {
+            if wait.is_cancelled() {
+                let message = "waiting for the connection was cancelled";
+                return Err(Error::new(ErrorKind::Cancelled, message));
+            }
             let session =
                 core.session(&waiter, wait.until(), is_cancelled, Patience::UntilDeadline)?;
             if session.is_some() && core.state() == SessionState::Connected {
                 return Ok(());
-            }
-            if wait.is_cancelled() {
-                let message = "waiting for the connection was cancelled";
-                return Err(Error::new(ErrorKind::Cancelled, message));
             }
             if wait.until().has_passed() {
                 return Err(core.not_connected_since(begun));

@@ -15,12 +15,12 @@ use super::retry_limits::Retry;
 use super::session::Session;
 use super::status::{SessionPhase, SessionState};
 use crate::connect_string::{ConnectString, Host};
+use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session_id::SessionId;
-use crate::session_notice::{End, Notice};
 
 /// How long closing a client may wait for the server.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);

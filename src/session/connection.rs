@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use super::notify::Waiter;
 use super::status::Status;
-use super::watches::Watches;
+use super::watch_dispatch::Watches;
 use crate::acl::Acl;
 use crate::connect_string::Host;
+use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::rt::Deadline;
-use crate::session_notice::{End, Notice};
 use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
 
 pub(crate) use super::child_names::Names;
-pub(crate) use crate::session_notice::Info;
+pub(crate) use crate::connection_notice::Info;
 pub(crate) use crate::wire_values::Stat;
 
 /// How many bytes of data a node at this path can be created with: a server accepts no longer
@@ -295,7 +295,7 @@ pub(crate) enum Waits {
 }
 
 /// One session's connection with the ensemble: a link, a program's handle, or a simulated one.
-/// [`Verbs`](super::verbs::Verbs) builds all of a session's requests on this. Dropping it ends the
+/// [`Verbs`](super::requests::Verbs) builds all of a session's requests on this. Dropping it ends the
 /// session.
 pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// Sends the requests, with nothing in between. Each is answered in bounded time: by the

@@ -12,6 +12,7 @@ use super::notify::Waiter;
 use super::session::{rejected, until_attached};
 use crate::acl::{Acl, Permissions};
 use crate::connect_string::Host;
+use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::config::LinkConfig;
 use crate::link::handle::Link;
@@ -19,7 +20,6 @@ use crate::link::link_commands::{DeferredRequest, Outgoing};
 use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::link::wire_format::{Fields, Frame, Malformed};
 use crate::rt::Deadline;
-use crate::session_notice::End;
 use crate::wire_values::{
     FLAG_CONTAINER, FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, FLAG_SEQUENTIAL, RawReply,
     SYNC_ROOT, code, op,

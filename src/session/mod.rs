@@ -3,12 +3,12 @@
 //! - [`client`] is public; its clones share a [`client_core`], which has one live [`session`] at a
 //!   time and opens another on demand, within the limits of [`retry_limits`]. [`status`]: what state a
 //!   session is in.
-//! - [`verbs`]: the requests of a session, built on a [`connection`]; [`linked`] is our own
+//! - [`requests`]: the requests of a session, built on a [`connection`]; [`linked`] is our own
 //!   connection, `adopted` that of a program's handle.
-//! - A [`blocking_call`] is what blocks the program: until when, what ends it, and which session it asks; its
-//!   [`request_purpose`] words its errors. [`watch_loop`] looks again whenever something changes, over lost
-//!   connections and sessions; [`observed_changes`] reports each change of a state.
-//! - Waiting: [`notify`] (bells and subscriptions), [`watches`], [`cancel`], [`wait_limit`], [`time_limit`],
+//! - A [`retrying_call`] is what blocks the program: until when, what ends it, and which session it asks; its
+//!   [`request_errors`] words its errors. [`watch_loop`] looks again whenever something changes, over lost
+//!   connections and sessions; [`changes_iterator`] reports each change of a state.
+//! - Waiting: [`notify`] (bells and subscriptions), [`watch_dispatch`], [`cancel`], [`wait_limit`], [`time_limit`],
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
 //!   that ask the same).
 //! - In the background: [`reaper`] (deletes), [`callbacks`] and [`reports`] (of events), on [`workers`].
@@ -16,9 +16,9 @@
 
 #[cfg(feature = "zookeeper")]
 pub(crate) mod adopted;
-pub(crate) mod blocking_call;
 pub(crate) mod callbacks;
 pub(crate) mod cancel;
+pub(crate) mod changes_iterator;
 pub(crate) mod child_names;
 pub(crate) mod client;
 pub(crate) mod client_core;
@@ -26,19 +26,19 @@ pub(crate) mod connection;
 pub(crate) mod create_parents;
 mod linked;
 pub(crate) mod notify;
-pub(crate) mod observed_changes;
 pub(crate) mod pending_reply;
 pub(crate) mod reaper;
 pub(crate) mod reports;
-pub(crate) mod request_purpose;
+pub(crate) mod request_errors;
+pub(crate) mod requests;
 pub(crate) mod retry_limits;
+pub(crate) mod retrying_call;
 #[expect(clippy::module_inception, reason = "the one session among what serves sessions")]
 pub(crate) mod session;
 pub(crate) mod single_flight;
 pub(crate) mod status;
 pub(crate) mod time_limit;
-pub(crate) mod verbs;
 pub(crate) mod wait_limit;
+pub(crate) mod watch_dispatch;
 pub(crate) mod watch_loop;
-pub(crate) mod watches;
 pub(crate) mod workers;

@@ -72,7 +72,10 @@ impl fmt::Debug for Signals {
 /// The drop does not wait for a call that is under way. What the callback owns is dropped after its
 /// last call.
 #[must_use = "the subscription ends when this is dropped: keep it, or call `detach`"]
-pub struct Subscription(Option<Box<dyn FnOnce() + Send + Sync>>);
+pub struct Subscription(Option<End>);
+
+/// What ends a subscription.
+pub(super) type End = Box<dyn FnOnce() + Send + Sync>;
 
 impl Subscription {
     /// A subscription that this function ends.
@@ -80,15 +83,10 @@ impl Subscription {
         Subscription(Some(Box::new(end)))
     }
 
-    /// The same, and its end does this, too.
-    pub(crate) fn and_then(mut self, more: impl FnOnce() + Send + Sync + 'static) -> Subscription {
+    /// The same, whose end this function gets.
+    pub(super) fn ending(mut self, how: impl FnOnce(End) + Send + Sync + 'static) -> Subscription {
         let end = self.0.take();
-        Subscription::until(move || {
-            if let Some(end) = end {
-                end();
-            }
-            more();
-        })
+        Subscription(end.map(|end| -> End { Box::new(move || how(end)) }))
     }
 
     /// Keeps the callback registered until the client is closed, the token is tripped, or the last

@@ -69,7 +69,7 @@ impl Reaper {
     }
 
     /// Deletes a node that is no longer needed. With a connection, this returns once the request is
-    /// on its way, or at the deadline (see [`Verbs::let_go`](super::verbs::Verbs::let_go)).
+    /// on its way, or at the deadline (see [`Verbs::let_go`](super::requests::Verbs::let_go)).
     /// Whatever goes wrong, the node is deleted in the end.
     pub(crate) fn let_go(self: &Arc<Self>, session: &Arc<Session>, path: &str, until: Deadline) {
         if !session.status().now().is_usable() {

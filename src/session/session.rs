@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use super::connection::{Answer, Ensemble, Fault, Names, SessionRecords, Stat};
 use super::notify::Waiter;
+use super::requests::Verbs;
 use super::single_flight::SingleFlight;
 use super::status::Status;
 use super::time_limit::TimeLimit;
-use super::verbs::Verbs;
 use super::wait_limit::Wait;
-use super::watches::Watches;
+use super::watch_dispatch::Watches;
+use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{Deadline, Mutex};
-use crate::session_notice::{End, Notice};
 
 /// See the module. It never comes back once it has ended.
 #[derive(Debug)]

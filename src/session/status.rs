@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::notify::{Signal, Signals, Subscription};
+use crate::connection_notice::{End, Notice};
 use crate::rt::Mutex;
-use crate::session_notice::{End, Notice};
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -26,7 +26,7 @@ pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
 /// Calls whose names end in `_within` take one, or anything that converts into one. When the time
 /// is over, they return what their documentation says; when the token is tripped, they fail with
 /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), except for
-/// [`Lost::wait_within`](crate::Lost::wait_within), which cannot fail.
+/// those of [`Lost`](crate::Lost) and [`Cancel`], which cannot fail.
 ///
 /// ```no_run
 /// use std::time::{Duration, Instant};

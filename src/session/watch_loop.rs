@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::blocking_call::{Call, Stop};
 use super::connection::{Answer, Names, Stat};
 use super::notify::{Signal, Subscription};
+use super::retrying_call::{Call, Stop};
 use super::session::Session;
 use crate::error::Result;
 use crate::rt::AtomicBool;

@@ -7,7 +7,7 @@ use log::info;
 
 #[cfg(feature = "testing")]
 use super::docker::{self, DockerServer};
-use super::local::LocalServer;
+use super::local_server::LocalServer;
 use super::testcontainers_toml::Settings;
 use super::{Backend, ZooKeeperServer};
 use crate::error::{Error, ErrorKind, Result};
@@ -61,7 +61,7 @@ impl ZooKeeperServerBuilder {
     /// Sets the image, as `name:tag`; without a tag, `latest`.
     ///
     /// A local installation does not replace an image that is named here, except with
-    /// `ZKLOCK_TESTING_SERVER=local` or [`local`](ZooKeeperServerBuilder::local).
+    /// `ZKLOCK_TESTING_SERVER=local` or [`local_server`](ZooKeeperServerBuilder::local).
     #[cfg(feature = "testing")]
     pub fn image(mut self, image: impl Into<String>) -> ZooKeeperServerBuilder {
         self.image = Some(image.into());

@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::claimed_ports::Port;
 use super::testcontainers_toml::Settings;
-use super::{Backend, POLL, child, end_after, system};
+use super::{Backend, POLL, end_after, server_process, system};
 use crate::error::{Error, Result};
 use crate::rt::{self, bounded};
 
@@ -247,7 +247,7 @@ fn wait_ready(
     // The port is open before the server is there: only an answer counts.
     loop {
         let mut addresses = hosts.to_socket_addrs().into_iter().flatten();
-        if addresses.any(|address| child::mode(address).is_some()) {
+        if addresses.any(|address| server_process::mode(address).is_some()) {
             return Ok(hosts);
         }
         if !container.is_running().map_err(failed)? {
@@ -263,7 +263,7 @@ fn wait_ready(
 fn log_of(container: &Container<GenericImage>) -> String {
     let mut log = container.stdout_to_vec().unwrap_or_default();
     log.extend(container.stderr_to_vec().unwrap_or_default());
-    child::tail(&log)
+    server_process::tail(&log)
 }
 
 /// Sends the engine that `testcontainers` finds a request.

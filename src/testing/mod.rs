@@ -60,7 +60,7 @@
 //! - The environment variable `ZKLOCK_TESTING_SERVER` forces one or the other: `docker` or `local`. So do
 #![cfg_attr(feature = "testing", doc = "[`docker`](ZooKeeperServerBuilder::docker)")]
 #![cfg_attr(not(feature = "testing"), doc = "`docker`")]
-//!   and [`local`](ZooKeeperServerBuilder::local) of the builder.
+//!   and [`local_server`](ZooKeeperServerBuilder::local) of the builder.
 //! - `ZKLOCK_TESTING_IMAGE`, as `name:tag`, names another image. A local server does not replace an
 //!   image that is named like this, or by the builder.
 //! - `ZKLOCK_ZOOKEEPER_JARS` names a directory with `zookeeper.jar` and `slf4j-simple.jar` for the
@@ -93,12 +93,12 @@
 //! `aws-lc-rs`.
 
 mod builder;
-mod child;
 mod claimed_ports;
 #[cfg(feature = "testing")]
 mod docker;
 mod expire_session;
-mod local;
+mod local_server;
+mod server_process;
 mod testcontainers_toml;
 
 use std::fmt;

@@ -460,6 +460,7 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
                 && is_closed(members.latest().err())
                 && is_closed(members.next_within(LONG).err())
                 && is_closed(members.next().and_then(Result::err))
+                && is_closed(zk.wait_connected(LONG).err())
                 && zk.state() == SessionState::Closed;
             drop((guard, lock, zk));
             std::process::exit(if is_as_promised { 0 } else { 1 });

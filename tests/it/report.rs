@@ -280,6 +280,9 @@ fn a_program_waits_for_the_connection() {
         waits.join().unwrap().unwrap();
         assert_eq!(zk.state(), SessionState::Connected);
         zk.wait_connected(Duration::ZERO).unwrap();
+        let tripped = Cancel::new();
+        tripped.cancel();
+        assert_eq!(kind(zk.wait_connected(&tripped)), ErrorKind::Cancelled);
         proxy.refuse();
         eventually(SOON, "the loss of the connection", || zk.state() == SessionState::Suspended);
     }

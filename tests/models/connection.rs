@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ensemble::{Server, Task, World};
+use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
@@ -14,7 +15,6 @@ use crate::session::connection::{
 };
 use crate::session::notify::Waiter;
 use crate::session::session::{ended, until_attached};
-use crate::session_notice::End;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 

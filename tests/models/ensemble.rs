@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use shuttle::thread::yield_now;
 
+use crate::connection_notice::{End, Notice};
 use crate::error::Result;
 use crate::path;
 use crate::rt::shuttled::{one_in, start_always};
 use crate::rt::{Condvar, Mutex};
 use crate::session::connection::{Answer, Answered, Fault, OnReply, Reply, SessionRecords, Stat};
-use crate::session_notice::{End, Notice};
 use crate::wire_values::NodeEvent;
 
 /// How opening a session may fail. Each number *n* means one time in *n*; 0 means never.

@@ -10,7 +10,7 @@ use super::join;
 use super::lock::{Holders, NODE, assert_no_contender_is_left, client, if_answered, world};
 use super::threads;
 use super::until;
-use crate::contend::handover_policy::HandOver;
+use crate::contend::handover_among_threads_policy::HandOver;
 use crate::error::ErrorKind;
 use crate::recipes::mutex::DistributedLock;
 use crate::rt::shuttled::one_in;

@@ -9,7 +9,7 @@ use super::explore;
 use super::join;
 use super::threads;
 use super::until;
-use crate::contend::handover_policy::HandOver;
+use crate::contend::handover_among_threads_policy::HandOver;
 use crate::error::{ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::recipes::mutex::{DistributedLock, LockGuard};

@@ -8,7 +8,7 @@ use super::threads;
 use crate::rt::{AtomicBool, AtomicU64, Deadline, Mutex};
 use crate::session::cancel::Cancel;
 use crate::session::notify::{Signal, Signals, Waiter};
-use crate::session::watches::Watches;
+use crate::session::watch_dispatch::Watches;
 use crate::wire_values::NodeEvent;
 
 #[test]

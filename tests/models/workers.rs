@@ -9,7 +9,7 @@ use super::join;
 use super::threads;
 use crate::rt::shuttled::{give_way, one_in, set_poverty};
 use crate::rt::{AtomicBool, AtomicU64, Condvar, Mutex};
-use crate::session::adopted::request_batch::Calls;
+use crate::session::adopted::calls_on_worker::Calls;
 use crate::session::callbacks::Callbacks;
 use crate::session::cancel::Cancel;
 use crate::session::connection::{Answered, Fault, OnAnswer, Reply, Request, Stat, Submission};

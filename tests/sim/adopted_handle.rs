@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 
 use super::world::{LinkId, World, schedule};
 use crate::acl::Acl;
+use crate::connection_notice::Notice;
 use crate::rt::schedule::Process;
 use crate::rt::{self, Mutex};
 use crate::session::adopted::handle_trait::{Handle, HandleEvent, Unlisten, Watcher};
@@ -19,9 +20,8 @@ use crate::session::connection::{
 };
 use crate::session::notify::Subscription;
 use crate::session::pending_reply::PendingReply;
-use crate::session::verbs;
-use crate::session::watches::Watches;
-use crate::session_notice::Notice;
+use crate::session::requests;
+use crate::session::watch_dispatch::Watches;
 
 /// A simulated handle.
 pub(super) struct SimulatedHandle {
@@ -208,7 +208,7 @@ impl Handle for SimulatedHandle {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
         let made = self
             .call(Request::One(Step::Create { path, data, acl, kind }))
-            .and_then(verbs::created)?;
+            .and_then(requests::created)?;
         Ok(made.path)
     }
 
@@ -218,7 +218,7 @@ impl Handle for SimulatedHandle {
 
     fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<Stat> {
         let (path, data) = (path.to_owned(), data.to_vec());
-        self.call(Request::One(Step::Write { path, data, version })).and_then(verbs::stat)
+        self.call(Request::One(Step::Write { path, data, version })).and_then(requests::stat)
     }
 
     fn acl(&self, path: &str) -> Answer<Vec<Acl>> {
@@ -230,37 +230,38 @@ impl Handle for SimulatedHandle {
 
     fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<Stat> {
         let (path, acl) = (path.to_owned(), acl.to_vec());
-        self.call(Request::SetAcl { path, acl }).and_then(verbs::stat)
+        self.call(Request::SetAcl { path, acl }).and_then(requests::stat)
     }
 
     fn read(&self, path: &str) -> Answer<Found> {
         or_none(
-            self.call(Request::Data { path: path.to_owned(), watch: false }).and_then(verbs::data),
+            self.call(Request::Data { path: path.to_owned(), watch: false })
+                .and_then(requests::data),
         )
     }
 
     fn exists(&self, path: &str) -> Answer<Option<Stat>> {
         or_none(
             self.call(Request::Exists { path: path.to_owned(), watch: false })
-                .and_then(verbs::stat),
+                .and_then(requests::stat),
         )
     }
 
     fn children(&self, path: &str) -> Answer<Option<Names>> {
         or_none(
             self.call(Request::Children { path: path.to_owned(), watch: false })
-                .and_then(verbs::names),
+                .and_then(requests::names),
         )
     }
 
     fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)> {
         let read = Request::Data { path: path.to_owned(), watch: true };
-        self.call_with(read, Some((path, watcher))).and_then(verbs::data)
+        self.call_with(read, Some((path, watcher))).and_then(requests::data)
     }
 
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names> {
         let list = Request::Children { path: path.to_owned(), watch: true };
-        self.call_with(list, Some((path, watcher))).and_then(verbs::names)
+        self.call_with(list, Some((path, watcher))).and_then(requests::names)
     }
 
     fn forget(&self, path: &str) -> Answer<()> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::world::{LinkId, World};
+use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::schedule::current;
 use crate::rt::{self, Deadline};
@@ -14,7 +15,6 @@ use crate::session::connection::{
 };
 use crate::session::notify::Waiter;
 use crate::session::session::ended;
-use crate::session_notice::End;
 
 /// The simulated ensemble as one client sees it.
 pub(super) struct SimulatedEnsemble(pub(super) Arc<World>);

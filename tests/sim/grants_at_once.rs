@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::connection_notice::{End, Notice};
 use crate::error::Result;
 use crate::path;
 use crate::rt::{Deadline, Mutex};
@@ -12,7 +13,6 @@ use crate::session::connection::{
     SessionRecords, Stat, Step, Submission, Waits,
 };
 use crate::session::notify::Waiter;
-use crate::session_notice::{End, Notice};
 
 /// Makes a client that never has another contender.
 pub fn client() -> Client {

@@ -19,11 +19,11 @@ use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{self, Mutex};
 
+use crate::connection_notice::{End, Notice};
 use crate::session::connection::{
     Answer, Answered, Created, Fault, IsWanted, NodeKind, OnReply, Reply, Request, SessionRecords,
     Step, Submission,
 };
-use crate::session_notice::{End, Notice};
 use crate::wire_values::NodeEvent;
 
 /// The longest time that a link takes to resume after its process was stopped.

@@ -4,13 +4,13 @@
 //! command; and the command, in a group of its own. `supervise_core` decides what zklock does meanwhile, `supervise`
 //! does it, `waiting` is what it does before, `held_lock` the locks, `run_settings` what there is to do.
 
+mod blocked_signals;
+mod descendants;
 mod event_lines;
 mod guard;
 mod guard_messages;
 mod held_lock;
-mod processes;
 mod run_settings;
-mod signals;
 mod signals_outside_command;
 mod supervise;
 mod supervise_core;
@@ -36,9 +36,9 @@ use self::supervise::Supervisor;
 use self::terminal::Terminal;
 use crate::exit::{Exit, Failure};
 use crate::lease_budget::{USUAL_GRACE, spare, usual_grace};
+use crate::on_loss_and_on_ask::OnLoss;
 use crate::options::{Global, IfUnavailable, Lead, Run};
 use crate::output::{self, complain, say};
-use crate::reactions::OnLoss;
 use crate::words::{at_least, lasting};
 
 pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
@@ -112,7 +112,7 @@ fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
     let cannot = |what: &'static str| {
         move |why: io::Error| Failure::new(Exit::Failed, format!("cannot {what}: {why}"))
     };
-    let set = signals::block().map_err(cannot("take signals"))?;
+    let set = blocked_signals::block().map_err(cannot("take signals"))?;
     let terminal = Terminal::new();
     let guard = GuardProcess::fork(Plan {
         command: settings.supervision.command.clone(),

@@ -9,12 +9,12 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::blocked_signals::ASKING_TO_END;
+use super::descendants::{after, nanoseconds};
 use super::guard_messages::{Ended, Happening, Instant, Order, Report};
-use super::processes::{after, nanoseconds};
-use super::signals::ASKING_TO_END;
 use crate::exit::Exit;
+use crate::on_loss_and_on_ask::{OnAsk, OnLoss};
 use crate::options::Supervision;
-use crate::reactions::{OnAsk, OnLoss};
 use crate::words::lasting;
 
 /// How long the guard may take to start the command and to say so, unless it is stopped.

@@ -9,8 +9,8 @@ use super::config::LinkConfig;
 use super::handle::Link;
 use super::link_commands::{DeferredRequest, Outgoing};
 use super::resolver::Resolver;
+use crate::connection_notice::{End, Notice};
 use crate::rt::{self, Deadline, Receiver, bounded, unbounded};
-use crate::session_notice::{End, Notice};
 use crate::wire_values::code::SESSION_EXPIRED;
 use crate::wire_values::{RawReply, SYNC_ROOT, op};
 

@@ -14,8 +14,8 @@ use super::link_commands::{DeferredRequest, MOMENT, OnEvent, OnNotice, Outgoing}
 use super::resolver::Resolver;
 use super::wire_format::{ConnectRequest, ConnectResponse, Frame};
 use crate::connect_string::Host;
+use crate::connection_notice::{End, Notice};
 use crate::rt::{Moment, Signal};
-use crate::session_notice::{End, Notice};
 use crate::wire_values::{RawReply, code, op, xid};
 
 const LONG: Duration = Duration::from_secs(60);

@@ -21,9 +21,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::blocking_call::Call;
 use crate::session::client::Client;
-use crate::session::request_purpose::{cancelled, unanswered};
+use crate::session::request_errors::{cancelled, unanswered};
+use crate::session::retrying_call::Call;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::View;
 

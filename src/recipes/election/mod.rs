@@ -18,8 +18,8 @@ use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::rt::Mutex;
+use crate::session::changes_iterator::Changes;
 use crate::session::client::Client;
-use crate::session::observed_changes::Changes;
 use crate::session::wait_limit::Wait;
 
 /// Elects one leader among many candidates, and the next one when the leader resigns or its session

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
+use crate::connection_notice::End;
 use crate::contend::hold::Hold;
 use crate::error::{ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};
-use crate::session::blocking_call::{Call, Stop};
 use crate::session::client_core::ClaimedName;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
 use crate::session::create_parents::make_parents;
 use crate::session::reaper::Reaper;
+use crate::session::retrying_call::{Call, Stop};
 use crate::session::session::{Session, ended};
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::WatchLoop;
-use crate::session_notice::End;
 
 pub(super) const JOIN: Purpose =
     Purpose::to_change("join the group", "CREATE on the group's node, and READ");

@@ -12,7 +12,7 @@ use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::session::connection::{Answer, Fault, Step};
-use crate::session::request_purpose::Purpose;
+use crate::session::request_errors::Purpose;
 use crate::session::session::Session;
 use crate::session::wait_limit::Wait;
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::calls_on_worker::Calls;
 use super::monitor::Monitor;
-use super::request_batch::Calls;
 use super::watchers::WatchKind;
 use crate::acl::Acl;
+use crate::connection_notice::End;
 use crate::rt::Deadline;
 use crate::session::connection::{
     Answer, Connection, Created, Fault, Info, Names, NodeKind, Reply, Request, Stat, Step,
@@ -14,7 +15,6 @@ use crate::session::connection::{
 };
 use crate::session::notify::Waiter;
 use crate::session::workers::Workers;
-use crate::session_notice::End;
 
 /// One session, for as long as the handle keeps it.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use super::handle_trait::Handle;
 use crate::rt::{Condvar, Mutex};
 use crate::session::connection::{Answer, Fault};
-use crate::session::watches::Watches;
+use crate::session::watch_dispatch::Watches;
 use crate::wire_values::NodeEvent;
 
 /// How many watchers that may never be called are left in the crate.

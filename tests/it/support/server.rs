@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 // The library itself contains this module only with the feature `testing-local`.
-#[path = "../../../src/testing/child.rs"]
+#[path = "../../../src/testing/server_process.rs"]
 #[allow(clippy::duplicate_mod, reason = "the library's unit tests, with that feature, have both")]
 mod child;
 

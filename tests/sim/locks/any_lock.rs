@@ -18,7 +18,7 @@ use crate::Permit;
 use crate::ReadGuard;
 use crate::WriteGuard;
 use crate::acl::Acl;
-use crate::contend::hold_end::Lost;
+use crate::contend::wait_until_lost::Lost;
 use crate::error::Result;
 use crate::loss_reason::LossReason;
 use crate::path;

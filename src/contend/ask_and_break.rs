@@ -10,7 +10,7 @@ use crate::logging;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
-use crate::session::request_purpose::Purpose;
+use crate::session::request_errors::Purpose;
 use crate::session::session::Session;
 
 const OF_CURATOR: &[u8] = b"__REVOKE__";

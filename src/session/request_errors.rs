@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::blocking_call::{Call, Stop};
 use super::client_core::ClientCore;
 use super::connection::{Answer, Fault};
+use super::retrying_call::{Call, Stop};
 use super::session::{Session, ended};
 use crate::error::{Error, ErrorKind, Result};
 

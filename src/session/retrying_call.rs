@@ -11,9 +11,9 @@ use super::notify::{Signal, Subscription, Waiter};
 use super::retry_limits::Retry;
 use super::session::{Session, rejected};
 use super::wait_limit::{Wait, worth_asking};
+use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline};
-use crate::session_notice::End;
 
 /// Why a call ends without what it was made for.
 #[derive(Debug)]

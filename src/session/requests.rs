@@ -16,13 +16,13 @@ use super::connection::{
 use super::notify::Waiter;
 use super::pending_reply::PendingReply;
 use super::time_limit::TimeLimit;
-use super::watches::Watches;
+use super::watch_dispatch::Watches;
 use crate::acl::Acl;
+use crate::connection_notice::{End, Info};
 use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{AtomicBool, Deadline, Moment};
-use crate::session_notice::{End, Info};
 use crate::wire_values::op;
 
 /// How many requests of one caller may be under way at once.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-use super::child::{self, Installation, Keeper};
 use super::claimed_ports::Port;
+use super::server_process::{self, Installation, Keeper};
 use super::testcontainers_toml::Settings;
 use super::{Backend, POLL, end_after, system};
 use crate::error::{Error, Result};
@@ -59,11 +59,11 @@ impl LocalServer {
     fn launch(settings: &Settings, installation: &Installation) -> io::Result<LocalServer> {
         let mut command = installation.java_command();
         let port = Port::claim_free()?;
-        let directory = child::fresh_directory()?;
+        let directory = server_process::fresh_directory()?;
         let (log, config) = (directory.join("log"), directory.join("zoo.cfg"));
         // The data of a test need not survive the machine.
         command.push("-Dzookeeper.forceSync=no".to_owned());
-        command.extend([child::MAIN_CLASS.to_owned(), config.display().to_string()]);
+        command.extend([server_process::MAIN_CLASS.to_owned(), config.display().to_string()]);
         // The keeper removes the directory, once there is one.
         let mut keeper = Keeper::spawn(&log, &directory, &command).inspect_err(|_| {
             let _ = fs::remove_dir_all(&directory);
@@ -76,7 +76,7 @@ impl LocalServer {
     }
 
     fn wait_ready(&self, end: Instant) -> Result<(), &'static str> {
-        while child::mode(self.address).is_none() {
+        while server_process::mode(self.address).is_none() {
             if self.keeper.has_ended() {
                 return Err("ended while it was starting");
             }
@@ -94,7 +94,7 @@ impl LocalServer {
     }
 
     fn log_tail(&self) -> String {
-        child::tail(&fs::read(&self.log).unwrap_or_default())
+        server_process::tail(&fs::read(&self.log).unwrap_or_default())
     }
 
     /// Sends a signal to the server.

@@ -21,9 +21,9 @@ use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
 use super::reconnects_in_doubt::{Attempts, News};
 use super::search_rounds::Search;
 use super::search_thread::{self, Dialed};
+use crate::connection_notice::{End, Info, Notice};
 use crate::logging;
 use crate::rt::{Moment, Receiver, Sender};
-use crate::session_notice::{End, Info, Notice};
 use crate::wire_values::RawReply;
 use crate::wire_values::code::SESSION_EXPIRED;
 
