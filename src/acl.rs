@@ -58,7 +58,7 @@ pub struct Acl {
     pub permissions: Permissions,
     /// The scheme by which the server identifies clients, such as `world`, `digest` or `ip`.
     pub scheme: String,
-    /// The clients that the entry is for, in the form of its scheme.
+    /// The clients that the entry is for, as its scheme writes them, such as `10.0.0.0/8` for `ip`.
     pub id: String,
 }
 

@@ -209,8 +209,7 @@ impl fmt::Debug for Error {
 }
 
 impl From<Error> for std::io::Error {
-    /// Wraps the error, as the [inner one](std::io::Error::get_ref), for functions that return
-    /// `io::Result`.
+    /// Wraps the error in one of `std::io`, whose [`get_ref`](std::io::Error::get_ref) returns it.
     fn from(error: Error) -> std::io::Error {
         use std::io::ErrorKind as Io;
         let kind = match error.kind() {

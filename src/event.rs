@@ -34,7 +34,7 @@ pub enum Event {
     Suspended {
         /// The session's id.
         session: Option<SessionId>,
-        /// How long the locks are certain to be held without another answer.
+        /// How long the locks are certain to be held if no server answers again.
         lease_left: Option<Duration>,
     },
     /// A server serves the session again; its locks were kept.
@@ -52,8 +52,8 @@ pub enum Event {
         session: Option<SessionId>,
         /// Why it was lost.
         reason: LossReason,
-        /// How it was lost, as far as is known, such as which server was silent and since when, for
-        /// people.
+        /// A sentence on how it was lost, as far as is known, such as which server was silent and
+        /// since when.
         details: Option<String>,
     },
     /// The client was closed.
@@ -62,7 +62,7 @@ pub enum Event {
     /// for it. A gap of more than the lease costs the session.
     #[non_exhaustive]
     Paused {
-        /// The shortest time that the process was not running.
+        /// How long the process was not running, at least.
         gap: Duration,
     },
     /// A call waits for a lock because others are ahead. If it then waits for other threads of its
@@ -116,8 +116,8 @@ pub enum Event {
         what: &'static str,
         /// Why it was lost.
         reason: LossReason,
-        /// How it was lost, as far as is known, such as which server was silent and since when, for
-        /// people.
+        /// A sentence on how it was lost, as far as is known, such as which server was silent and
+        /// since when.
         details: Option<String>,
     },
 }

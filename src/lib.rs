@@ -307,7 +307,7 @@ pub mod commit {
     };
 }
 
-/// The members of a [`Group`].
+/// Types for the members of a [`Group`].
 pub mod group {
     pub use crate::recipes::group::Member;
     pub use crate::recipes::group::rejoining_membership::Membership;
@@ -321,9 +321,9 @@ pub mod value {
 /// How a [`Znode`] is created, what the server knows about it, and the results of a
 /// [`Transaction`].
 pub mod znode {
-    pub use crate::recipes::create_options::{CreateMode, CreateOptions};
     pub use crate::recipes::transaction::StepResult;
     pub use crate::recipes::version_and_stat::ZnodeStat;
+    pub use crate::recipes::znode_create_options::{CreateMode, CreateOptions};
 }
 
 /// The results of a [`Once`].

@@ -18,8 +18,8 @@ pub enum HandOver {
     /// Gives each acquisition its own node: threads of one process queue at the ensemble like any
     /// other contender, in strict order.
     Off,
-    /// Lets threads hand the node on: without limits until another contender is seen, then within
-    /// these.
+    /// Lets threads of this client pass the lock on to each other: without limits until another
+    /// contender is seen, then within the limits given here.
     Within {
         /// How many more threads may get the node.
         turns: u32,

@@ -17,9 +17,9 @@ use crate::session::callbacks::Callbacks;
 use crate::session::cancel::{Cancel, CancelState};
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names, Stat};
+use crate::session::event_reports::Reports;
 use crate::session::notify::{Signal, Subscription};
 use crate::session::reaper::Reaper;
-use crate::session::reports::Reports;
 use crate::session::session::Session;
 
 /// How long to wait before repeating a request about the node that the server has refused.

@@ -46,8 +46,8 @@ pub struct Contender {
     pub program: Option<String>,
     /// The name of its thread.
     pub thread: Option<String>,
-    /// The id of its session; `None` if the node is not ephemeral, so that no session's end deletes
-    /// it, or if an ACL hides this and [`since`](Contender::since).
+    /// The id of the session that owns its node; `None` if the node is not ephemeral, or an ACL
+    /// hides that, and then also [`since`](Contender::since).
     pub session: Option<SessionId>,
     /// When its node was created, by the ensemble's clock; `None` if an ACL hides that. Since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.

@@ -125,7 +125,8 @@ impl Client {
 }
 
 impl LockList {
-    /// Lists the locks again, with fewer requests; `None` if the base no longer exists.
+    /// Lists the locks again, in fewer requests than the first time; `None` if the node at the base
+    /// path no longer exists.
     ///
     /// A first contender that was in this list is not read again. One that has changed its data
     /// since is shown with what it said first; most never do.

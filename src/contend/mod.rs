@@ -2,7 +2,7 @@
 //!
 //! - Decides, without IO: [`ticket`] (what a contender's node name says), [`rule`] (which contender
 //!   blocks which), [`acquisition_steps`] (from the request to the grant).
-//! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`when_others_were_seen`]; [`downgrade`] from
+//! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`proof_that_others_are_ahead`]; [`downgrade`] from
 //!   one kind to another without a gap.
 //! - Shares a node among threads of one process: [`handover`], [`node_shared_by_threads`],
 //!   [`handover_among_threads_policy`].
@@ -27,8 +27,8 @@ pub(crate) mod list_contenders;
 pub(crate) mod list_locks;
 mod node_shared_by_threads;
 pub(crate) mod observe_holders;
+pub(crate) mod proof_that_others_are_ahead;
 pub(crate) mod rule;
 pub(crate) mod ticket;
 pub(crate) mod wait_until_lost;
 mod watched_nodes;
-pub(crate) mod when_others_were_seen;

@@ -10,7 +10,7 @@ use super::handover_among_threads_policy::{HandOver, Policy};
 use super::held_node::{HeldNode, Sharing};
 use super::held_node_watchdog::ReleasedParts;
 use super::hold::Hold;
-use super::when_others_were_seen::OthersSeen;
+use super::proof_that_others_are_ahead::OthersSeen;
 use crate::error::Error;
 use crate::rt::{self, Mutex, MutexGuard};
 use crate::session::client::Client;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::access::Access;
+use super::credentials_and_tls::Access;
 use super::resolver::Resolver;
 
 /// See the module.

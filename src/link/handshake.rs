@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::access::{Access, Auth};
 use super::address_failure::Failure;
+use super::credentials_and_tls::{Access, Auth};
 use super::granted::{Granted, tick_shown};
 use super::reconnects_in_doubt::News;
 use super::search_rounds::Search;

@@ -12,9 +12,9 @@ use log::Level::{Debug, Warn};
 use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
-use super::access::Access;
 use super::config::LinkConfig;
 use super::core::Incoming;
+use super::credentials_and_tls::Access;
 use super::granted;
 use super::link_commands::{Command, NAP, OnEvent, OnNotice, Outgoing};
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};

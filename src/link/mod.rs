@@ -11,15 +11,15 @@
 //! not know. [`search_thread`] finds a server: [`resolver`] has the addresses, [`search_rounds`] says
 //! which of them to ask when, [`handshake`] asks one, [`address_failure`] says why it does not serve the
 //! session, [`reconnects_in_doubt`] notes those without answer, [`session_ends_with_connection`] what
-//! another session means; [`access`] and [`sasl`] show who the client is (`no_sasl` without that
+//! another session means; [`credentials_and_tls`] and [`sasl`] show who the client is (`no_sasl` without that
 //! feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
 //! (`no_tls`). Callers open a [`handle`] with a [`config`]; [`link_thread`] is the thread, with which they share the
 //! [`locked_connection`] and exchange [`link_commands`]. [`outage_log`] keeps the log short in an outage.
 
-pub(crate) mod access;
 mod address_failure;
 pub(crate) mod config;
 pub(crate) mod core;
+pub(crate) mod credentials_and_tls;
 mod explain_lease_end;
 mod granted;
 pub(crate) mod handle;

@@ -7,14 +7,13 @@
 //!   marks; [`queue`] and [`priority_queue`], which share the items of the first. They use
 //!   [`recipe_znode`], some through a [`znode`].
 //! - Data: [`znode`], [`shared_value`], [`shared_counter`], [`transaction`], and their [`version_and_stat`] and
-//!   [`create_options`]; [`change_once`] makes a change that may have no answer, [`children_created_since`] tells from a
+//!   [`znode_create_options`]; [`change_once`] makes a change that may have no answer, [`children_created_since`] tells from a
 //!   stat whether a node has new children.
 
 pub(crate) mod barrier;
 mod change_once;
 mod children_created_since;
 pub(crate) mod common_to_locks;
-pub(crate) mod create_options;
 pub(crate) mod double_barrier;
 pub(crate) mod election;
 pub(crate) mod group;
@@ -33,3 +32,4 @@ pub(crate) mod transaction;
 pub(crate) mod two_phase_commit;
 pub(crate) mod version_and_stat;
 pub(crate) mod znode;
+pub(crate) mod znode_create_options;

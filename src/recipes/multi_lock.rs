@@ -12,9 +12,9 @@ use super::semaphore::DistributedSemaphore;
 use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
+use crate::contend::proof_that_others_are_ahead::OthersSeen;
 use crate::contend::ticket::{ContenderKind, Form};
 use crate::contend::wait_until_lost::JointRelease;
-use crate::contend::when_others_were_seen::OthersSeen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::rt::{self, Deadline};
@@ -78,7 +78,7 @@ impl MultiLock {
         self.and(&lock.lock_node, lock.form(), None)
     }
 
-    /// Adds a reentrant lock: a thread that holds it already locks it again.
+    /// Adds a reentrant lock; a thread that already holds it locks it once more.
     pub fn with_reentrant(self, lock: &ReentrantLock) -> MultiLock {
         let mutex = lock.mutex();
         self.and(&mutex.lock_node, mutex.form(), Some(lock.clone()))

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
 use super::common_to_locks::default_data;
-use super::create_options::{CreateMode, CreateOptions};
 use super::mutex::{DistributedLock, LockGuard};
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use super::version_and_stat::{Version, ZnodeStat};
 use super::znode::Znode;
+use super::znode_create_options::{CreateMode, CreateOptions};
 use crate::contend::handover_among_threads_policy::HandOver;
 use crate::contend::list_contenders::{Contender, first};
 use crate::error::{Error, ErrorKind, Result};

@@ -1,9 +1,9 @@
 //! A value that all clients share, and change atomically.
 
-use super::create_options::{CreateMode, CreateOptions};
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use super::version_and_stat::{Version, Versioned};
 use super::znode::{Znode, create, first_version};
+use super::znode_create_options::{CreateMode, CreateOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::changes_iterator::Changes;
 use crate::session::connection::{Fault, NodeKind};

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::change_once::change_at_most_once;
-use super::create_options::CreateOptions;
 use super::recipe_znode::Purpose;
 use super::version_and_stat::Version;
 use super::znode::{CREATE, DELETE, WRITE, Znode, refused};
+use super::znode_create_options::CreateOptions;
 use crate::contend::fenced_commit::{COMMIT, no_transactions};
 use crate::contend::hold::Hold;
 use crate::error::{Error, Result};

@@ -1,9 +1,9 @@
 //! A znode of the program's own, read and written on the locks' session.
 
 use super::change_once::{FindOut, LostChange, change_at_most_once, unknown};
-use super::create_options::CreateOptions;
 use super::recipe_znode::{NodeConfig, Purpose};
 use super::version_and_stat::{Version, Versioned, ZnodeStat};
+use super::znode_create_options::CreateOptions;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;

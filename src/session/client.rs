@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use super::client_core::{ClientCore, Patience, known};
 use super::connection::Ensemble;
+use super::event_reports::OnReport;
 use super::notify::{Subscription, Waiter};
-use super::reports::OnReport;
 use super::retry_limits::Retry;
 use super::status::SessionState;
 use super::wait_limit::Wait;
 use crate::connect_string::ConnectString;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::link::access::{Access, Auth};
 use crate::link::config::LinkConfig;
+use crate::link::credentials_and_tls::{Access, Auth};
 use crate::link::resolver::Resolver;
 #[cfg(feature = "sasl")]
 use crate::link::sasl::Sasl;

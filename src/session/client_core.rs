@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::callbacks::{Callbacks, InOrder};
 use super::connection::Ensemble;
+use super::event_reports::{OnReport, Reports};
 use super::notify::{Signals, Waiter};
 use super::reaper::Reaper;
-use super::reports::{OnReport, Reports};
 use super::retry_limits::Retry;
 use super::session::Session;
 use super::status::{SessionPhase, SessionState};

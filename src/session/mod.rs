@@ -11,7 +11,7 @@
 //! - Waiting: [`notify`] (bells and subscriptions), [`watch_dispatch`], [`cancel`], [`wait_limit`], [`time_limit`],
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
 //!   that ask the same).
-//! - In the background: [`reaper`] (deletes), [`callbacks`] and [`reports`] (of events), on [`workers`].
+//! - In the background: [`reaper`] (deletes), [`callbacks`] and [`event_reports`] (of events), on [`workers`].
 //! - [`child_names`]: lists of children. [`create_parents`]: creates nodes and their missing parents.
 
 #[cfg(feature = "zookeeper")]
@@ -24,11 +24,11 @@ pub(crate) mod client;
 pub(crate) mod client_core;
 pub(crate) mod connection;
 pub(crate) mod create_parents;
+pub(crate) mod event_reports;
 mod linked;
 pub(crate) mod notify;
 pub(crate) mod pending_reply;
 pub(crate) mod reaper;
-pub(crate) mod reports;
 pub(crate) mod request_errors;
 pub(crate) mod requests;
 pub(crate) mod retry_limits;

@@ -89,8 +89,10 @@ impl Subscription {
         Subscription(end.map(|end| -> End { Box::new(move || how(end)) }))
     }
 
-    /// Keeps the callback registered until the client is closed, the token is tripped, or the last
-    /// clone of that client or token is dropped.
+    /// Keeps the callback registered without this value.
+    ///
+    /// It goes with what it is about: a [`Client`](crate::Client) when that is closed, a
+    /// [`Cancel`](crate::Cancel) when that is tripped, either when its last clone is dropped.
     pub fn detach(mut self) {
         self.0 = None;
     }

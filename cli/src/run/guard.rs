@@ -27,12 +27,12 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use nix::unistd::{Pid, getpgid, getpid, getppid, pipe2, setpgid};
 use rustix::process::{WaitIdOptions, WaitIdStatus};
 
-use super::blocked_signals::{self, ASKING_TO_END, ENDING};
 use super::descendants::{
     adopt_descendants, children, end_all, look, nanoseconds, now, readable, reap, runs,
 };
 use super::guard_messages::{Ended, Instant, Lines, Order, Report, send};
 use super::held_lock::HELD;
+use super::received_signals::{self, ASKING_TO_END, ENDING};
 use super::terminal::Terminal;
 use crate::lease_budget::KILL_BEFORE_END;
 use crate::on_loss_and_on_ask::OnLoss;
@@ -125,7 +125,7 @@ impl Guard {
         fcntl(&orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         // zklock may be stopped, and then reads nothing.
         fcntl(&reports, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let signals = blocked_signals::source(&plan.signals)?;
+        let signals = received_signals::source(&plan.signals)?;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
         Ok(Guard {
             plan,
@@ -320,7 +320,7 @@ impl Guard {
     }
 
     fn take_signal(&mut self) -> io::Result<()> {
-        if let Some(signal) = blocked_signals::next(&self.signals)? {
+        if let Some(signal) = received_signals::next(&self.signals)? {
             if ENDING.contains(&signal) {
                 self.pass_on(signal);
             }

@@ -4,12 +4,12 @@
 //! command; and the command, in a group of its own. `supervise_core` decides what zklock does meanwhile, `supervise`
 //! does it, `waiting` is what it does before, `held_lock` the locks, `run_settings` what there is to do.
 
-mod blocked_signals;
 mod descendants;
 mod event_lines;
 mod guard;
 mod guard_messages;
 mod held_lock;
+mod received_signals;
 mod run_settings;
 mod signals_outside_command;
 mod supervise;
@@ -112,7 +112,7 @@ fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
     let cannot = |what: &'static str| {
         move |why: io::Error| Failure::new(Exit::Failed, format!("cannot {what}: {why}"))
     };
-    let set = blocked_signals::block().map_err(cannot("take signals"))?;
+    let set = received_signals::block().map_err(cannot("take signals"))?;
     let terminal = Terminal::new();
     let guard = GuardProcess::fork(Plan {
         command: settings.supervision.command.clone(),

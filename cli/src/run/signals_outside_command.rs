@@ -9,8 +9,8 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 use zklock::{Cancel, Client, DistributedLock};
 
-use super::blocked_signals;
 use super::guard_messages::Happening;
+use super::received_signals;
 use super::run_settings::RunSettings;
 use crate::exit::Exit;
 use crate::output::say;
@@ -48,13 +48,13 @@ impl Waiting {
         has_terminal: bool,
         to: Sender<Happening>,
     ) -> io::Result<Waiting> {
-        let source = blocked_signals::source(set)?;
+        let source = received_signals::source(set)?;
         let state = State { phase: Phase::Waiting, interrupted_by: None, client: None };
         let waiting = Waiting { cancel: Cancel::new(), state: Arc::new(Mutex::new(state)) };
         let (cancel, state) = (waiting.cancel.clone(), Arc::clone(&waiting.state));
         let thread = thread::Builder::new().name("zklock-signals".to_owned());
         thread.spawn(move || {
-            while let Ok(signal) = blocked_signals::next(&source) {
+            while let Ok(signal) = received_signals::next(&source) {
                 if let Some(signal) = signal {
                     take(signal, has_terminal, &cancel, &state, &to);
                 }
@@ -134,7 +134,7 @@ fn take(
     if state.phase == Phase::Running {
         // The channel ends with the process.
         let _ = to.send(Happening::Signal(signal));
-    } else if blocked_signals::ENDING.contains(&signal) {
+    } else if received_signals::ENDING.contains(&signal) {
         state.interrupted_by = Some(signal);
         cancel.cancel();
         // At most a second; the nodes of this process's contenders go with it.
@@ -143,6 +143,6 @@ fn take(
         }
     } else if signal == Signal::SIGTSTP {
         drop(state);
-        blocked_signals::stop_job(has_terminal);
+        received_signals::stop_job(has_terminal);
     }
 }

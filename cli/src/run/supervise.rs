@@ -13,7 +13,6 @@ use nix::unistd::Pid;
 use serde_json::json;
 use zklock::Client;
 
-use super::blocked_signals::stop_job;
 use super::descendants::{
     adopt_descendants, after, children, end_all, nanoseconds, now, reap, runs, some_are_left,
 };
@@ -21,6 +20,7 @@ use super::event_lines::Events;
 use super::guard::GuardProcess;
 use super::guard_messages::{Happening, Lines, Order, send};
 use super::held_lock::Held;
+use super::received_signals::stop_job;
 use super::run_settings::RunSettings;
 use super::supervise_core::{Action, Course, Force, Seen, Then};
 use super::systemd::Manager;

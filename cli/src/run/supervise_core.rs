@@ -9,9 +9,9 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::blocked_signals::ASKING_TO_END;
 use super::descendants::{after, nanoseconds};
 use super::guard_messages::{Ended, Happening, Instant, Order, Report};
+use super::received_signals::ASKING_TO_END;
 use crate::exit::Exit;
 use crate::on_loss_and_on_ask::{OnAsk, OnLoss};
 use crate::options::Supervision;

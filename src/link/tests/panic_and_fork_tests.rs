@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::access::Access;
 use super::config::LinkConfig;
+use super::credentials_and_tls::Access;
 use super::handle::Link;
 use super::link_commands::{DeferredRequest, Outgoing};
 use super::resolver::Resolver;

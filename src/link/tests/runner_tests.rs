@@ -7,8 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use super::access::{Access, Auth};
 use super::config::LinkConfig;
+use super::credentials_and_tls::{Access, Auth};
 use super::handle::Link;
 use super::link_commands::{DeferredRequest, MOMENT, OnEvent, OnNotice, Outgoing};
 use super::resolver::Resolver;

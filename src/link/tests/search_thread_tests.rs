@@ -10,7 +10,7 @@ use std::thread;
 
 use super::super::handshake::properties::{SESSION, auth_reply, response, wanted};
 #[cfg(feature = "sasl")]
-use super::super::{access::Access, sasl::Sasl};
+use super::super::{credentials_and_tls::Access, sasl::Sasl};
 use super::*;
 use crate::connect_string::Host;
 use crate::link::reconnects_in_doubt::Attempts;

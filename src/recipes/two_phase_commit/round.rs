@@ -10,7 +10,7 @@ use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
-/// The decision of a two-phase commit; there will be no other.
+/// The decision of a two-phase commit. The enum is exhaustive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// All participants commit.
@@ -39,7 +39,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// The vote of a participant in a two-phase commit; there will be no other.
+/// The vote of a participant in a two-phase commit. The enum is exhaustive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vote {
     /// The participant can commit, whatever happens from now on.

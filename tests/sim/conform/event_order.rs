@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::servers::Rig;
-use crate::link::access::Access;
 use crate::link::config::LinkConfig;
+use crate::link::credentials_and_tls::Access;
 use crate::link::handle::Link;
 use crate::link::link_commands::Outgoing;
 use crate::link::resolver::Resolver;

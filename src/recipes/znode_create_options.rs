@@ -39,8 +39,9 @@ impl CreateMode {
     }
 }
 
-/// The [mode](CreateMode) and the ACL of a node to create; a mode alone means an [open](Acl::open)
-/// ACL.
+/// The mode and the ACL of a node to create.
+///
+/// A [`CreateMode`] converts into it: the ACL is [open](Acl::open) then.
 #[derive(Clone, Debug)]
 #[must_use = "options have no effect before they are given to `create`"]
 pub struct CreateOptions {
