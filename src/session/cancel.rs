@@ -199,7 +199,8 @@ mod tests {
         let parent = Cancel::new();
         let kept = Cancel::any([&parent]).on_cancel(move || tell.send(()).unwrap());
         parent.cancel();
-        told.recv().unwrap();
+        let soon = std::time::Duration::from_secs(10);
+        assert_eq!(told.recv_timeout(soon), Ok(()));
         drop(kept);
     }
 
