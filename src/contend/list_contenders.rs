@@ -62,7 +62,9 @@ impl Contender {
     pub(crate) fn new(node: &str, ticket: &Ticket<'_>, data: Vec<u8>, stat: &Stat) -> Contender {
         // A request to release the lock is not what it says about itself.
         let data = if is_request(&data) { Vec::new() } else { data };
-        let part = |name: &str, next: &str| part_of_default(&data, name, next);
+        let text = std::str::from_utf8(&data).ok().and_then(|text| text.lines().next());
+        let default = text.filter(|line| line.starts_with("host="));
+        let part = |name: &str, next: &str| between(default?, name, next);
         Contender {
             path: path::join(node, ticket.name()),
             sequence: ticket.sequence(),
@@ -128,12 +130,8 @@ impl Contender {
     }
 }
 
-/// What stands between two names in the first line of data that are the default.
-fn part_of_default<'a>(data: &'a [u8], name: &str, next: &str) -> Option<&'a str> {
-    let text = std::str::from_utf8(data).ok()?.lines().next()?;
-    if !text.starts_with("host=") {
-        return None;
-    }
+/// What stands in the text between these names, or after the first if there is no other.
+fn between<'a>(text: &'a str, name: &str, next: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(name)?;
     if next.is_empty() { Some(rest) } else { Some(rest.split_once(next)?.0) }
 }

@@ -14,23 +14,28 @@ use crate::session::watch_loop::View;
 const LOOK: Purpose = Purpose::to_read("read who holds the lock", "READ on the lock node");
 
 /// Observes the holders, who contend for this kind, and reports what `show` makes of them.
-pub(crate) fn observe<T: Clone + Send + 'static>(
+pub(crate) fn observe<T>(
     client: &Client,
     node: Result<String>,
     kind: ContenderKind,
     show: fn(Vec<Contender>) -> T,
-    is_same: fn(&T, &T) -> bool,
-) -> Changes<T> {
+) -> Changes<T>
+where
+    T: Clone + Send + 'static,
+    for<'a> &'a T: IntoIterator<Item = &'a Contender>,
+{
     let shown = node.clone().unwrap_or_default();
-    Changes::new(client, node, LOOK, is_same, move |view: &mut View<'_>, whole: &str| {
+    Changes::new(client, node, LOOK, are_same, move |view: &mut View<'_>, whole: &str| {
         look(view, whole, &shown, kind).map(show)
     })
 }
 
-/// Whether two lists of holders name the same nodes.
-#[expect(clippy::ptr_arg, reason = "`Changes` requires this signature")]
-pub(crate) fn are_same(some: &Vec<Contender>, others: &Vec<Contender>) -> bool {
-    some.iter().map(|one| &one.path).eq(others.iter().map(|one| &one.path))
+/// Whether these holders and those have the same nodes.
+fn are_same<T>(some: &T, others: &T) -> bool
+where
+    for<'a> &'a T: IntoIterator<Item = &'a Contender>,
+{
+    some.into_iter().map(|one| &one.path).eq(others.into_iter().map(|one| &one.path))
 }
 
 /// Reads who holds the lock, and watches for changes.

@@ -10,7 +10,7 @@ use crate::contend::acquire::{Contention, Limits, acquire_after, insist, insist_
 use crate::contend::ask_and_break;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
-use crate::contend::observe_holders::{are_same, observe};
+use crate::contend::observe_holders::observe;
 use crate::contend::proof_that_others_are_ahead::OthersSeen;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
@@ -180,13 +180,7 @@ impl LockNode {
     /// a read. Otherwise each contender that comes or goes costs a list, and a read for each
     /// holder.
     pub fn observe(&self) -> Changes<Vec<Contender>> {
-        observe(
-            self.client(),
-            self.node().map(str::to_owned),
-            self.kind,
-            |holders| holders,
-            are_same,
-        )
+        observe(self.client(), self.node().map(str::to_owned), self.kind, |holders| holders)
     }
 
     /// Asks all holders to release the lock, and returns how many it asked, without waiting.

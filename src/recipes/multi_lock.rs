@@ -75,29 +75,28 @@ impl MultiLock {
 
     /// Adds a lock.
     pub fn with(self, lock: &DistributedLock) -> MultiLock {
-        self.and(&lock.lock_node, lock.form(), None)
+        self.and(lock, lock.form(ContenderKind::Mutex), None)
     }
 
     /// Adds a reentrant lock; a thread that already holds it locks it once more.
     pub fn with_reentrant(self, lock: &ReentrantLock) -> MultiLock {
-        let mutex = lock.mutex();
-        self.and(&mutex.lock_node, mutex.form(), Some(lock.clone()))
+        self.and(lock, lock.form(ContenderKind::Mutex), Some(lock.clone()))
     }
 
     /// Adds a read/write lock, for reading.
     pub fn with_read(self, lock: &DistributedRwLock) -> MultiLock {
-        self.and(&lock.lock_node, lock.lock_node.form(ContenderKind::Read), None)
+        self.and(lock, lock.form(ContenderKind::Read), None)
     }
 
     /// Adds a read/write lock, for writing.
     pub fn with_write(self, lock: &DistributedRwLock) -> MultiLock {
-        self.and(&lock.lock_node, lock.lock_node.form(ContenderKind::Write), None)
+        self.and(lock, lock.form(ContenderKind::Write), None)
     }
 
     /// Adds `permits` permits of a semaphore.
     pub fn with_permits(self, semaphore: &DistributedSemaphore, permits: u32) -> MultiLock {
-        let form = Form::of_permits(semaphore.lock_node.naming, permits, semaphore.permits);
-        self.and(&semaphore.lock_node, form, None)
+        let form = Form::of_permits(semaphore.naming, permits, semaphore.permits);
+        self.and(semaphore, form, None)
     }
 
     fn and(

@@ -11,7 +11,7 @@ use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::handover::{Key, Sharer};
 use crate::contend::handover_among_threads_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
-use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::session::client::Client;
@@ -59,7 +59,7 @@ use crate::session::wait_limit::Wait;
 /// ```
 #[derive(Clone)]
 pub struct DistributedLock {
-    pub(crate) lock_node: LockNode,
+    lock_node: LockNode,
     policy: Policy,
     /// Set by the first use, unless the policy shares nothing.
     sharer: OnceLock<Arc<Sharer>>,
@@ -186,10 +186,11 @@ impl DistributedLock {
     pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
         self.lock_node.client().core().check_process()?;
         let hold = match self.sharer()? {
-            None => self.lock_node.acquire(self.form(), limits)?,
+            None => self.lock_node.acquire(self.form(ContenderKind::Mutex), limits)?,
             Some(sharer) => {
                 let node = &sharer.key().node;
-                let contention = || self.lock_node.contention(node, self.form());
+                let contention =
+                    || self.lock_node.contention(node, self.form(ContenderKind::Mutex));
                 let begin = self.lock_node.client().core().time_for_report();
                 let hold = sharer.acquire(self.client(), limits, contention)?;
                 hold.map(|hold| hold.acquired_since(begin))
@@ -207,15 +208,11 @@ impl DistributedLock {
             return Ok(None);
         }
         // Not stored if the check fails, so that each call reports the error.
-        self.lock_node.check(self.form())?;
+        self.lock_node.check(self.form(ContenderKind::Mutex))?;
         let LockNode { node: NodeConfig { client, acl, .. }, naming, data, .. } = &self.lock_node;
         let (node, policy) = (self.lock_node.node()?.to_owned(), self.policy);
         let key = Key { node, naming: *naming, acl: acl.clone(), data: data.clone(), policy };
         Ok(Some(self.sharer.get_or_init(|| Sharer::of(client, key))))
-    }
-
-    pub(crate) fn form(&self) -> Form {
-        self.lock_node.form(ContenderKind::Mutex)
     }
 }
 

@@ -117,11 +117,6 @@ impl ReentrantLock {
         self.lock_within(limit)
     }
 
-    /// The lock as others see it: a thread that holds this one and locks that waits for itself.
-    pub(crate) fn mutex(&self) -> &DistributedLock {
-        &self.lock
-    }
-
     pub(crate) fn is_same(&self, other: &ReentrantLock) -> bool {
         Arc::ptr_eq(&self.identity, &other.identity)
     }

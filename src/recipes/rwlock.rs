@@ -43,7 +43,7 @@ use crate::session::wait_limit::Wait;
 /// ```
 #[derive(Clone, Debug)]
 pub struct DistributedRwLock {
-    pub(crate) lock_node: LockNode,
+    lock_node: LockNode,
 }
 
 impl DistributedRwLock {

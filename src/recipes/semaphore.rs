@@ -39,7 +39,7 @@ use crate::session::wait_limit::Wait;
 /// ```
 #[derive(Clone, Debug)]
 pub struct DistributedSemaphore {
-    pub(crate) lock_node: LockNode,
+    lock_node: LockNode,
     pub(crate) permits: u32,
 }
 

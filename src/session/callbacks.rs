@@ -96,11 +96,16 @@ impl InOrder {
                     return;
                 };
                 drop(pending);
-                if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    logging::error!(target: "zklock::events", "a callback panicked");
-                }
+                run(job);
             }
         });
+    }
+}
+
+/// Runs a callback of the program: a panic is logged, and ends nothing else.
+pub(super) fn run(callback: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+        logging::error!(target: "zklock::events", "a callback panicked");
     }
 }
 

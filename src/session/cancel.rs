@@ -1,10 +1,10 @@
 //! Cancelling a wait from another thread.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::{fmt, mem};
 
+use super::callbacks;
 use super::notify::{Signal, Signals, Subscription};
 use crate::logging;
 use crate::rt::{self, AtomicBool, Mutex};
@@ -98,12 +98,7 @@ impl Cancel {
         let due = Arc::clone(&callback);
         let call: Signal = Arc::new(move || {
             let Some(callback) = due.lock().take() else { return };
-            let run = move || {
-                if catch_unwind(AssertUnwindSafe(callback)).is_err() {
-                    logging::error!(target: "zklock::events", "a callback panicked");
-                }
-            };
-            if let Err(error) = rt::spawn("zklock-event", run) {
+            if let Err(error) = rt::spawn("zklock-event", || callbacks::run(callback)) {
                 logging::error!(
                     target: "zklock::events",
                     "no thread for the callback of a token, which is not called: {error}"

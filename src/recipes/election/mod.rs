@@ -14,7 +14,7 @@ use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
 use crate::contend::observe_holders::observe;
-use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::rt::Mutex;
@@ -52,7 +52,7 @@ use crate::session::wait_limit::Wait;
 /// [`lead`](LeaderElection::lead) campaigns again and again.
 #[derive(Clone, Debug)]
 pub struct LeaderElection {
-    pub(super) lock_node: LockNode,
+    lock_node: LockNode,
     back_off: BackOff,
     progress: Arc<Mutex<ProgressBoard>>,
 }
@@ -80,7 +80,7 @@ impl LeaderElection {
     ///
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn campaign(&self) -> Result<Leadership> {
-        self.lock_node.wait(self.form()).map(Leadership::new)
+        self.lock_node.wait(self.form(ContenderKind::Mutex)).map(Leadership::new)
     }
 
     /// Campaigns, waiting at most `wait`, as
@@ -91,7 +91,10 @@ impl LeaderElection {
     ///
     /// As there.
     pub fn campaign_within(&self, wait: impl Into<Wait>) -> Result<Option<Leadership>> {
-        Ok(self.lock_node.within(self.form(), &wait.into())?.map(Leadership::new))
+        Ok(self
+            .lock_node
+            .within(self.form(ContenderKind::Mutex), &wait.into())?
+            .map(Leadership::new))
     }
 
     /// Leads if there is no other candidate; otherwise returns `None` and leaves no node behind.
@@ -102,7 +105,7 @@ impl LeaderElection {
     ///
     /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
-        Ok(self.lock_node.try_now(self.form())?.map(Leadership::new))
+        Ok(self.lock_node.try_now(self.form(ContenderKind::Mutex))?.map(Leadership::new))
     }
 
     /// Returns the leader, as [`holder`](LockNode::holder) does. Its [`label`](Contender::label) is
@@ -125,12 +128,7 @@ impl LeaderElection {
     /// of candidates is watched.
     pub fn observe(&self) -> Changes<Option<Contender>> {
         let leader = |holders: Vec<Contender>| holders.into_iter().next();
-        let node = self.node().map(str::to_owned);
-        observe(self.client(), node, ContenderKind::Mutex, leader, is_same)
-    }
-
-    fn form(&self) -> Form {
-        self.lock_node.form(ContenderKind::Mutex)
+        observe(self.client(), self.node().map(str::to_owned), ContenderKind::Mutex, leader)
     }
 }
 
@@ -187,8 +185,3 @@ impl Leadership {
 }
 
 guard!(Leadership, resign, resign_within, "Resigns as dropping does");
-
-/// Whether both name the same node.
-fn is_same(one: &Option<Contender>, other: &Option<Contender>) -> bool {
-    one.as_ref().map(|one| &one.path) == other.as_ref().map(|other| &other.path)
-}
