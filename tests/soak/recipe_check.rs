@@ -310,7 +310,7 @@ fn double(run: &Run) -> Wrong {
             let is_another = !std::ptr::eq(**other, *enter);
             is_another && unsure && other.begun <= done && enter.begun <= end
         };
-        if enter.fine() != Some("2") || !enters.iter().any(|other| counts(&other)) {
+        if !enters.iter().any(|other| counts(&other)) {
             wrong.push((done, format!("{} entered a double barrier alone", enter.who)));
         }
     }

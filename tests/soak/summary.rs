@@ -111,7 +111,7 @@ fn recipes(page: &mut Page, run: &Run) {
             "not done: {}; {} passed a barrier, {} entered in pairs, {} learned commit, {} abort",
             counts(others),
             told("wait", "passed"),
-            told("enter", "2"),
+            told("enter", "all"),
             told("learn", "commit"),
             told("learn", "abort")
         ),
