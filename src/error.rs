@@ -54,12 +54,13 @@ pub enum ErrorKind {
     AuthFailed,
     /// An ACL on a node forbids the operation.
     NotAuthorized,
-    /// The lock node's sequence numbers are used up; the node is created anew once it is empty.
+    /// The lock node's sequence numbers are used up; once it has no children, the library makes it
+    /// anew.
     SequenceExhausted,
     /// Other clients use another number of permits or participants, or the participant has voted
     /// otherwise before. Nothing was acquired or voted.
     Conflict,
-    /// The requested name is already in use.
+    /// Another member or participant has the requested name.
     Taken,
     /// The double barrier has all its participants; this one did not enter.
     Full,
@@ -71,7 +72,7 @@ pub enum ErrorKind {
     NotEmpty,
     /// The node's data has another version than the transaction requires; nothing was changed.
     VersionMismatch,
-    /// The client's connection does not support the call: transactions need zklock's own, not a
+    /// The client's connection does not support the call: there are no transactions over a
     /// program's ZooKeeper handle.
     Unsupported,
     /// A [`Cancel`](crate::Cancel) token was tripped during the wait.
@@ -170,7 +171,8 @@ impl Error {
         self.0.in_doubt || self.0.kind == ErrorKind::ConnectionLoss
     }
 
-    /// Returns whether ZooKeeper could not be reached, or not for long enough to keep the session.
+    /// Returns whether ZooKeeper could not be reached, or was out of reach until the session was
+    /// lost.
     ///
     /// True for [`Connect`](ErrorKind::Connect), [`ConnectionLoss`](ErrorKind::ConnectionLoss) and
     /// [`SessionLost`](ErrorKind::SessionLost). A job whose lock is unavailable for this reason

@@ -52,8 +52,7 @@ pub enum Event {
         session: Option<SessionId>,
         /// Why it was lost.
         reason: LossReason,
-        /// A sentence on how it was lost, as far as is known, such as which server was silent and
-        /// since when.
+        /// How it was lost, as far as is known, such as which server was silent since when.
         details: Option<String>,
     },
     /// The client was closed.
@@ -108,7 +107,7 @@ pub enum Event {
     /// before its release.
     #[non_exhaustive]
     HoldLost {
-        /// The path of the lock node.
+        /// The parent of `node`: for a lock, its path.
         lock: String,
         /// The path of the node by which it was held.
         node: String,
@@ -116,8 +115,7 @@ pub enum Event {
         what: &'static str,
         /// Why it was lost.
         reason: LossReason,
-        /// A sentence on how it was lost, as far as is known, such as which server was silent and
-        /// since when.
+        /// How it was lost, as far as is known, such as which server was silent since when.
         details: Option<String>,
     },
 }

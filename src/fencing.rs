@@ -45,7 +45,8 @@ impl FencingToken {
         self.zxid
     }
 
-    /// Returns this holder's number, from 0, among those that share the node one after another.
+    /// Returns this holder's number, from 0, among the threads that had one node, one after
+    /// another.
     pub fn turn(&self) -> u32 {
         self.turn
     }
@@ -70,7 +71,7 @@ impl From<FencingToken> for u128 {
 impl TryFrom<u128> for FencingToken {
     type Error = Error;
 
-    /// Returns the token of a number that `u128::from` has made.
+    /// Turns the number that `u128::from` has made of a token back into the token.
     ///
     /// # Errors
     ///

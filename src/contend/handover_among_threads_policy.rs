@@ -21,7 +21,7 @@ pub enum HandOver {
     /// Lets threads of this client pass the lock on to each other: without limits until another
     /// contender is seen, then within the limits given here.
     Within {
-        /// How many more threads may get the node.
+        /// How many more threads may get the node after another contender is seen.
         turns: u32,
         /// How long the node may be handed on after another contender is seen. A thread that has
         /// the lock by then keeps it for as long as it likes.

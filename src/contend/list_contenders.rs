@@ -26,7 +26,7 @@ pub struct Contender {
     pub path: String,
     /// Its sequence number, which decides the order of grants.
     pub sequence: i32,
-    /// What it contends for.
+    /// The kind of lock that it holds or waits for.
     pub kind: ContenderKind,
     /// How many of a semaphore's permits it takes; 1 for other locks.
     pub weight: u32,
@@ -46,8 +46,8 @@ pub struct Contender {
     pub program: Option<String>,
     /// The name of its thread.
     pub thread: Option<String>,
-    /// The id of the session that owns its node; `None` if the node is not ephemeral, or an ACL
-    /// hides that, and then also [`since`](Contender::since).
+    /// The id of the session that owns its node; `None` if the node is not ephemeral, or if an ACL
+    /// hides the session and [`since`](Contender::since).
     pub session: Option<SessionId>,
     /// When its node was created, by the ensemble's clock; `None` if an ACL hides that. Since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.

@@ -62,8 +62,8 @@ pub enum UnlistedReason {
     /// The list of the node's children is larger than the client
     /// [accepts](crate::ClientBuilder::max_reply).
     TooLarge,
-    /// This many of the node's children were not looked at, because there are more than 20,000
-    /// nodes.
+    /// This many of the node's children were not looked at, because a list looks at 20,000
+    /// nodes at most.
     TooMany(usize),
 }
 

@@ -57,7 +57,7 @@ impl Lost {
         }
     }
 
-    /// Returns why the lock was lost, if it was; with several locks, why the first one was.
+    /// Returns why the lock was lost, if it was; with several locks, why the first to be lost was.
     pub fn reason(&self) -> Option<LossReason> {
         match &self.release {
             None => self.holds.iter().find_map(LostHold::reason),
@@ -189,7 +189,7 @@ impl JointRelease {
 }
 
 impl From<Lost> for Cancel {
-    /// Returns a token that is tripped when the lock is lost, to end calls in which its holder
+    /// Returns a token that is tripped when the lock is lost, to end calls in which the holder
     /// waits.
     ///
     /// A release does not trip it.

@@ -55,8 +55,7 @@ placed!(
 );
 
 impl Barrier {
-    /// Raises the barrier, at most once, and returns whether this call did; false if it was up
-    /// already.
+    /// Raises the barrier, and returns whether this call did; false if it was up already.
     ///
     /// # Errors
     ///

@@ -348,7 +348,8 @@ impl MultiGuard {
         self.parts.iter().all(|part| part.hold().seems_held())
     }
 
-    /// Returns the path of each contender's node, as its client names it, with its fencing token.
+    /// Returns, for each lock, the path of this guard's node, as its client names it, with the
+    /// fencing token.
     ///
     /// They are in the order in which the locks were acquired, without permits, which have no
     /// token.

@@ -92,8 +92,8 @@ impl DistributedLock {
         DistributedLock { lock_node, policy, sharer: OnceLock::new() }
     }
 
-    /// Returns the lock as [`new`](DistributedLock::new) does, to begin a chain of settings that
-    /// ends with [`build`](DistributedLock::build).
+    /// Returns the lock as [`new`](DistributedLock::new) does, for a chain of settings that ends
+    /// with [`build`](DistributedLock::build).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -229,8 +229,8 @@ impl DistributedLock {
         self
     }
 
-    /// Keeps the contender's node for at most `limit` after the release, while no other contender
-    /// asks for the lock. Default: not kept.
+    /// Keeps the released lock for this client for at most `limit`, so that acquiring it again is
+    /// fast, unless another contender asks for it. Default: not kept.
     ///
     /// Acquiring it again in this time costs no request. As soon as another contender comes, or a
     /// client [requests the release](LockNode::request_release), the node is deleted; also when the

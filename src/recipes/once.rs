@@ -90,7 +90,7 @@ placed!(
     "Clients that run jobs need READ, CREATE and DELETE on the created nodes."
 );
 
-/// The outcome of [`Once::run`] and [`Once::run_within`]; there are only these.
+/// The outcome of [`Once::run`] and [`Once::run_within`]; no variant will be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum OnceOutcome<T> {

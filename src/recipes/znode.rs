@@ -15,8 +15,8 @@ use crate::session::retrying_call::Call;
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
-/// A znode with a program's own data, on the same session as its locks. [`Client::znode`] creates
-/// the value.
+/// A handle of a znode, which need not exist, on the session of the client's locks.
+/// [`Client::znode`] creates the value.
 ///
 /// The value is cheap to create and to clone, and not tied to a session: after a loss it works on a
 /// new one.
@@ -63,7 +63,7 @@ pub struct Znode {
 }
 
 impl Client {
-    /// Returns the znode with this absolute path.
+    /// Returns a handle of the znode at this absolute path, without a request.
     ///
     /// A path that ZooKeeper does not allow fails the first call that needs it, as
     /// [`InvalidName`](ErrorKind::InvalidName).
@@ -198,7 +198,7 @@ impl Znode {
         self.create_as(&options.into(), data.into(), false).map(|made| self.made(&made))
     }
 
-    /// Creates the node and its missing parents: persistent nodes with the same ACL.
+    /// Creates the node, and its missing parents as persistent nodes with the same ACL.
     ///
     /// # Errors
     ///

@@ -10,15 +10,15 @@ pub enum CreateMode {
     /// Exists until a client deletes it.
     #[default]
     Persistent,
-    /// Exists until a client deletes it. The server appends ten digits to its path: how many
-    /// children its parent has ever had.
+    /// Persistent, and the server appends ten digits to its path. The server appends ten digits to
+    /// its path: how many children its parent has ever had.
     PersistentSequential,
     /// The server deletes it at the end of this client's session. It cannot have children.
     Ephemeral,
     /// Ephemeral, and the server appends ten digits to its path.
     EphemeralSequential,
-    /// The server deletes it some time after its last child. Servers before 3.5 create a persistent
-    /// node instead, as does the `zookeeper` crate.
+    /// The server deletes it some time after its last child is gone. Servers before 3.5 create a
+    /// persistent node instead, as does the `zookeeper` crate.
     Container,
 }
 

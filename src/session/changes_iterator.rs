@@ -120,8 +120,8 @@ impl<T: Clone + Send + 'static> Changes<T> {
         self.told.as_ref().ok_or_else(|| self.purpose.unanswered(core, false, node))
     }
 
-    /// Returns whether what the last call returned still holds, as far as the connected server
-    /// knows.
+    /// Returns whether the state returned last is still the present one, as far as the connected
+    /// server knows.
     ///
     /// False before the first call, in a forked child, after a change that the next call will
     /// return, and without a connection. Sends no request; a broken connection is noticed after a

@@ -180,8 +180,8 @@ impl Client {
         granted.filter(|timeout| !timeout.is_zero())
     }
 
-    /// Returns how long an outage can certainly last without the loss of a lock of this client,
-    /// idle or busy.
+    /// Returns how long an outage may last without costing this client a lock, whether the client
+    /// is idle or busy.
     ///
     /// This is what a session's lease has left at least while its server answers at once. An outage
     /// counts until a server serves the session again. `None` whenever the [session
@@ -191,9 +191,9 @@ impl Client {
         (!info.timeout.is_zero()).then_some(info.outage_limit)
     }
 
-    /// Returns the `tickTime` that the client assumes, the longest of its servers: the
-    /// [stated](ClientBuilder::tick_time) one, the default, or a longer one that a server's grant
-    /// has shown.
+    /// Returns the longest `tickTime` that the client assumes of a server: the
+    /// [stated](ClientBuilder::tick_time) one, the default, or a longer one that a granted session
+    /// timeout implies.
     ///
     /// `None` whenever the [session timeout](Client::session_timeout) is.
     pub fn tick_time(&self) -> Option<Duration> {
@@ -252,14 +252,13 @@ impl Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// Entries in the table of watches: one for each node that is held or kept, for each node that
-    /// a waiting call watches, and for each shared or kept node whose holder watches for other
-    /// contenders.
+    /// How many watches the client waits for: on nodes that it holds or keeps, and on those that
+    /// its calls wait for.
     pub watches: usize,
-    /// Nodes that the server watches for this session, as far as the client knows; `None` on a
-    /// program's handle. Watches are removed in batches, so up to 64 may be left over from ended
-    /// waits. Servers before 3.5 cannot remove them: they stay until the node changes or the
-    /// connection ends.
+    /// Nodes that the server watches for this session, as far as the client knows; `None` for a
+    /// client of a program's ZooKeeper handle. Watches are removed in batches, so up to 64 may be
+    /// left over from ended waits. Servers before 3.5 cannot remove them: they stay until the node
+    /// changes or the connection ends.
     pub watches_at_server: Option<usize>,
     /// Nodes still to be deleted in the background.
     pub pending_deletes: usize,
@@ -332,8 +331,8 @@ impl ClientBuilder {
         self
     }
 
-    /// States the servers' `tickTime`, the longest if they differ, so that locks survive longer
-    /// outages.
+    /// Tells the client the servers' longest `tickTime`, so that it need not assume a longer one,
+    /// and locks survive longer outages.
     ///
     /// With a session timeout of 10 s and ticks of 2 s, they survive 5.5 s instead of 4.3 s.
     /// Default 3 seconds, as in ZooKeeper, or half of the granted session timeout if that is less.

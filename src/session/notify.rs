@@ -89,7 +89,7 @@ impl Subscription {
         Subscription(end.map(|end| -> End { Box::new(move || how(end)) }))
     }
 
-    /// Keeps the callback registered without this value.
+    /// Drops this value, but leaves the callback registered.
     ///
     /// It goes with what it is about: a [`Client`](crate::Client) when that is closed, a
     /// [`Cancel`](crate::Cancel) when that is tripped, either when its last clone is dropped.

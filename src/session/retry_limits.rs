@@ -31,7 +31,7 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Limits how many requests without an answer and lost sessions one call tolerates.
+    /// Limits how many lost replies and lost sessions, counted together, one call tolerates.
     ///
     /// The next one fails the call with [`Connect`](crate::ErrorKind::Connect) or
     /// [`SessionLost`](crate::ErrorKind::SessionLost). With 0, nothing is retried.

@@ -68,8 +68,8 @@ impl ZooKeeperServerBuilder {
         self
     }
 
-    /// Sets one variable of the table `[env]` in
-    /// [`testcontainers.toml`](crate::testing#testcontainerstoml).
+    /// Sets one environment variable of the server, as the table `[env]` of
+    /// [`testcontainers.toml`](crate::testing#testcontainerstoml) does.
     pub fn env(
         mut self,
         name: impl Into<String>,

@@ -126,7 +126,7 @@ impl DoubleBarrier {
         self
     }
 
-    /// Blocks until all participants are there.
+    /// Enters, and blocks until all participants have entered.
     ///
     /// A participant that loses its session before that comes again in a new one. If the round was
     /// already decided, it has entered, and its guard reports the loss.
@@ -143,8 +143,8 @@ impl DoubleBarrier {
         insist(|| self.enter_by(&Wait::FOREVER))
     }
 
-    /// Blocks until all participants are there, at most `wait`; `None` if there were not enough
-    /// then.
+    /// Enters, and blocks until all participants have entered, at most `wait`; `None` if some were
+    /// missing then.
     ///
     /// A request that is under way may take up to 50 ms more. After `None`, and after
     /// [`Cancelled`](ErrorKind::Cancelled), the call's nodes are gone, including one of a session

@@ -85,8 +85,8 @@ impl LeaderElection {
         self.supervise(&wait.into(), term)
     }
 
-    /// Returns what [`lead`](LeaderElection::lead) is doing now: of several calls, on this value
-    /// and its clones, the most advanced one.
+    /// Returns what [`lead`](LeaderElection::lead) is doing now; if it runs several times on this
+    /// value and its clones, what the most advanced call does.
     pub fn progress(&self) -> ElectionProgress {
         let is_connected = self.lock_node.client().state() == SessionState::Connected;
         let progress = self.progress.lock();

@@ -108,8 +108,8 @@ impl LeaderElection {
         Ok(self.lock_node.try_now(self.form(ContenderKind::Mutex))?.map(Leadership::new))
     }
 
-    /// Returns the leader, as [`holder`](LockNode::holder) does. Its [`label`](Contender::label) is
-    /// its id.
+    /// Returns the present leader; `None` if nobody leads. Its [`label`](Contender::label) is its
+    /// id.
     ///
     /// The candidate itself may not know yet that it leads, or may already doubt its session; only
     /// its [`Leadership`] says whether *it* leads.

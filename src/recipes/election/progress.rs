@@ -26,7 +26,7 @@ pub enum ElectionPhase {
     Resting,
     /// Waiting for a connection to the ensemble.
     Connecting,
-    /// Waiting for other candidates.
+    /// Waiting for its turn: other candidates are ahead.
     Campaigning,
     /// A term runs. Its [`Leadership`](crate::Leadership) says whether it still leads.
     Leading,

@@ -57,8 +57,8 @@ pub struct Member {
     pub id: String,
     /// What it says about itself; empty if an ACL hides it, or if it is too large for this client.
     pub data: Vec<u8>,
-    /// The id of the session that owns its node; `None` if the node is not ephemeral, or an ACL
-    /// hides that, and then also [`since`](Member::since).
+    /// The id of the session that owns its node; `None` if the node is not ephemeral, or if an ACL
+    /// hides the session and [`since`](Member::since).
     pub session: Option<SessionId>,
     /// When it joined in this session, by the ensemble's clock; `None` if an ACL hides that. Since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.

@@ -117,7 +117,7 @@ impl DistributedQueue {
         self
     }
 
-    /// Puts an item at the end of the queue, at most once, and returns its number in the queue.
+    /// Puts an item at the end of the queue, at most once, and returns its sequence number.
     ///
     /// # Errors
     ///
@@ -226,8 +226,8 @@ impl Items {
         insist_within(&wait, || self.take_by(self.within(&wait)))
     }
 
-    /// Returns, once, the items that came too late for the calls that took them, and that no later
-    /// call has returned.
+    /// Returns, once, the items that the server gave to calls which had failed by then, unless
+    /// later calls have returned them.
     ///
     /// Calls that take return them before all others, so this is for programs that take no more:
     /// call it after [`Client::close`], and offer the items again through another client, or do the

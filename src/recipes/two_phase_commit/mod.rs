@@ -87,7 +87,7 @@ const FORGET: Purpose =
 
 placed!(
     TwoPhaseCommit,
-    "Returns the round at the node `base/name`, which belongs to it until the round is forgotten",
+    "Returns the round at the node `base/name`; another round can be there only after this one is forgotten",
     "Participants need READ, CREATE and DELETE on the round's node; the coordinator also WRITE."
 );
 

@@ -182,8 +182,8 @@ impl Participant {
         insist(|| self.decided(&Wait::FOREVER))
     }
 
-    /// Waits for the decision, at most `wait`; `None` if a server said in this call that there is
-    /// none yet.
+    /// Waits for the decision, at most `wait`; `None` if there is none yet, as far as a server has
+    /// said in this call.
     ///
     /// # Errors
     ///

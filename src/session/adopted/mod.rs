@@ -28,7 +28,7 @@ use super::workers::Workers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, AtomicUsize, Deadline};
 
-/// Makes a client of a handle that the program has already, in the handle's own session.
+/// Makes a client of a ZooKeeper handle that the program has already, in the handle's own session.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -108,7 +108,8 @@ impl From<ZooKeeper> for Client {
     }
 }
 
-/// Makes a client of a handle: see [`From<Arc<ZooKeeper>>`](#impl-From<Arc<ZooKeeper>>-for-Client).
+/// Makes a client of a ZooKeeper handle: see
+/// [`From<Arc<ZooKeeper>>`](#impl-From<Arc<ZooKeeper>>-for-Client).
 impl From<&Arc<ZooKeeper>> for Client {
     fn from(handle: &Arc<ZooKeeper>) -> Client {
         Client::from(Arc::clone(handle))
