@@ -28,6 +28,7 @@ use crate::session::request_errors::{Purpose, cancelled};
 use crate::session::retrying_call::{Call, Stop};
 use crate::session::session::Session;
 use crate::session::wait_limit::Wait;
+use crate::session::watch_dispatch::WatchKind;
 
 const MAKE: Purpose = Purpose::to_change("create the lock node", "CREATE on its parent");
 const SYNC: Purpose = Purpose::to_read("sync", "");
@@ -425,11 +426,14 @@ impl Attempt<'_> {
         let to_watch: Vec<String> = to_watch.cloned().collect();
         let paths: Vec<String> = to_watch.iter().map(|name| path::join(&self.node, name)).collect();
         for (name, path) in to_watch.iter().zip(&paths) {
-            self.watched.subscribe(session.watches(), name, path);
+            let is_own = Some(name) == own;
+            let kind = if is_own { WatchKind::Node } else { WatchKind::Children };
+            self.watched.subscribe(session.watches(), kind, name, path);
         }
+        let own_is_last = own.is_some_and(|own| to_watch.last() == Some(own));
         let all = match paths.is_empty() {
             true => Ok(Vec::new()),
-            false => self.ask(session, |session, _| session.watch_each(&paths))?,
+            false => self.ask(session, |session, _| session.watch_each(&paths, own_is_last))?,
         };
         let all = all.unwrap_or_else(|fault| vec![Err(fault); to_watch.len()]);
         let mut trouble = None;
@@ -463,7 +467,7 @@ impl Attempt<'_> {
         let leaving = session.leaving(&self.node);
         if watch {
             self.watched.keep(session.status().now().connection, |_| false);
-            self.watched.subscribe(session.watches(), CHILDREN, &self.node);
+            self.watched.subscribe(session.watches(), WatchKind::Children, CHILDREN, &self.node);
         }
         self.listed_at = Some(self.others.listing());
         let (children, on) = self.ask_on(session, |session, node| session.names(node, watch))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::acquisition_steps::{Input, Trouble, Watched};
 use crate::rt::Mutex;
 use crate::session::notify::{Signal, Subscription};
-use crate::session::watch_dispatch::Watches;
+use crate::session::watch_dispatch::{WatchKind, Watches};
 use crate::wire_values::NodeEvent;
 
 /// See the module.
@@ -125,13 +125,23 @@ impl WatchedNodes {
         self.subscriptions.contains_key(name)
     }
 
-    /// From here on, hears of the node. Call this before its watch is requested.
-    pub(super) fn subscribe(&mut self, watches: &Arc<Watches>, name: &str, path: &str) {
+    /// From here on, hears of the node. Call this before its watch of this kind is requested.
+    pub(super) fn subscribe(
+        &mut self,
+        watches: &Arc<Watches>,
+        kind: WatchKind,
+        name: &str,
+        path: &str,
+    ) {
         let name: Arc<str> = name.into();
         self.heard.lock().nodes.insert(Arc::clone(&name), News::Nothing);
         let (heard, bell, of) =
             (Arc::clone(&self.heard), Arc::clone(&self.bell), Arc::clone(&name));
-        let on_event = move |event| heard.lock().note(&of, event, &bell);
+        let on_event = move |event| {
+            // Only a watch on the data fires at a write; one on the children stays in force.
+            let is_anothers = kind == WatchKind::Children && event == NodeEvent::Written;
+            if is_anothers { None } else { heard.lock().note(&of, event, &bell) }
+        };
         let subscription = watches.subscribe_to_events(path, Arc::new(on_event));
         self.subscriptions.insert(name, subscription);
     }
@@ -224,7 +234,7 @@ impl OwnWatch {
 mod tests {
     use super::*;
     use crate::rt::AtomicU64;
-    use NodeEvent::{Deleted, Written};
+    use NodeEvent::{ChildrenChanged, Deleted, Written};
     use std::sync::atomic::Ordering::SeqCst;
 
     /// Watches on connection 1, and how often the bell was rung.
@@ -237,8 +247,10 @@ mod tests {
         let (mut watched, watches) = (WatchedNodes::new(bell), Arc::<Watches>::default());
         watched.keep(1, |_| true);
         for name in names {
-            watched.subscribe(&watches, name, &format!("/{name}"));
-            watches.note_set(&format!("/{name}"), true);
+            let is_own = *name == "own";
+            let kind = if is_own { WatchKind::Node } else { WatchKind::Children };
+            watched.subscribe(&watches, kind, name, &format!("/{name}"));
+            watches.note_set(&format!("/{name}"), kind, true);
         }
         (watched, watches, rings)
     }
@@ -254,9 +266,21 @@ mod tests {
         assert_eq!(watched.to_do(2), ToDo::Look, "on another connection, the own node may be gone");
     }
 
+    /// Of which the call may hear by another watch of its session.
+    #[test]
+    fn a_write_to_a_node_ahead_is_nothing() {
+        let (mut watched, watches, rings) = rig(&["a", "own"]);
+        watches.tell(Written, "/a");
+        watched.admit("own");
+        watches.tell(Written, "/a");
+        assert_eq!((watched.to_do(1), rings.load(SeqCst)), (ToDo::Wait, 0));
+        watches.tell(Deleted, "/a");
+        assert_eq!((watched.to_do(1), rings.load(SeqCst)), (ToDo::Succeed, 1));
+    }
+
     #[test]
     fn anything_but_a_deletion_ahead_has_the_call_look() {
-        for (path, event) in [("/a", Written), ("/own", Written), ("/own", Deleted)] {
+        for (path, event) in [("/a", ChildrenChanged), ("/own", Written), ("/own", Deleted)] {
             for gone_first in [false, true] {
                 let (mut watched, watches, rings) = rig(&["a", "own"]);
                 watched.admit("own");
@@ -284,18 +308,18 @@ mod tests {
     #[test]
     fn an_event_before_the_answer_is_no_proof() {
         let (mut watched, watches, _) = rig(&["own"]);
-        watched.subscribe(&watches, "a", "/a");
+        watched.subscribe(&watches, WatchKind::Children, "a", "/a");
         watches.tell(Deleted, "/a");
-        watches.note_set("/a", true);
+        watches.note_set("/a", WatchKind::Children, true);
         watched.admit("own");
         assert_eq!(watched.to_do(1), ToDo::Look, "nothing else may ever come");
         watched.note_answer("a", Some(Watched::Gone));
         assert_eq!(watched.to_do(1), ToDo::Succeed, "the answer says that it is gone");
-        watches.note_set("/a", false);
+        watches.note_set("/a", WatchKind::Children, false);
         assert_eq!(watched.to_do(1), ToDo::Succeed, "only a later node's making is awaited");
         // What the own node was asked for is not forgotten.
         watches.tell(Written, "/own");
-        watches.note_set("/own", true);
+        watches.note_set("/own", WatchKind::Node, true);
         assert_eq!(watched.to_do(1), ToDo::Look);
     }
 
@@ -358,7 +382,7 @@ mod tests {
             }));
             assert_eq!(before, early);
             drop(watched);
-            watches.note_set("/own", true);
+            watches.note_set("/own", WatchKind::Node, true);
             watches.tell(Written, "/own");
             assert_eq!(told.load(SeqCst), 1);
             drop(subscription);

@@ -16,7 +16,7 @@ use super::connection::{
 use super::notify::Waiter;
 use super::pending_reply::PendingReply;
 use super::time_limit::TimeLimit;
-use super::watch_dispatch::Watches;
+use super::watch_dispatch::{WatchKind, Watches};
 use crate::acl::Acl;
 use crate::connection_notice::{End, Info};
 use crate::link::unsupported_operations::UnsupportedOperations;
@@ -158,11 +158,11 @@ impl Verbs {
     /// A request; if it sets a watch, that is noted when the answer comes, in the order of answers
     /// and events.
     fn asked(&self, request: Request, on_reply: OnReply) -> Submission {
-        let (path, awaits) = match &request {
-            Request::Exists { path, watch: true } => (path, true),
-            Request::Data { path, watch: true }
-            | Request::Children { path, watch: true }
-            | Request::ChildrenAndStat { path, watch: true } => (path, false),
+        let (path, kind, awaits) = match &request {
+            Request::Exists { path, watch: true } => (path, WatchKind::Node, true),
+            Request::Data { path, watch: true } => (path, WatchKind::Node, false),
+            Request::Children { path, watch: true }
+            | Request::ChildrenAndStat { path, watch: true } => (path, WatchKind::Children, false),
             _ => return Submission { request, on_reply },
         };
         if self.connection.is_handle() {
@@ -172,7 +172,7 @@ impl Verbs {
         let on_reply = Box::new(move |answered: Answered| {
             // A watch on a missing node waits for its creation.
             if let Some(is_there) = answered.finds().filter(|is_there| *is_there || awaits) {
-                watches.note_set(&path, is_there);
+                watches.note_set(&path, kind, is_there);
             }
             on_reply(answered);
         });
@@ -460,7 +460,7 @@ impl Verbs {
 
     /// As `read` without a watch, of many nodes, in as few round trips as possible.
     pub(crate) fn read_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
-        self.read_each_or_watch(paths, false, |_| ())
+        self.read_each_noting(paths, |_| ())
     }
 
     /// The same; `on_hidden` is told the paths of the nodes that an ACL hides.
@@ -469,32 +469,44 @@ impl Verbs {
         paths: &[String],
         on_hidden: impl Fn(&str),
     ) -> Vec<Answer<Found>> {
-        self.read_each_or_watch(paths, false, on_hidden)
-    }
-
-    fn read_each_or_watch(
-        &self,
-        paths: &[String],
-        watch: bool,
-        on_hidden: impl Fn(&str),
-    ) -> Vec<Answer<Found>> {
-        let mut all = self.ask_each(paths, |path| Request::data(path, watch), data);
+        let mut all = self.ask_each(paths, |path| Request::data(path, false), data);
         let unread: Vec<usize> =
-            (0..all.len()).filter(|at| self.may_have_stat(&all[*at], watch)).collect();
+            (0..all.len()).filter(|at| self.may_have_stat(&all[*at], false)).collect();
         let hidden = unread.iter().filter(|at| matches!(all[**at], Err(Fault::NoAuth)));
         hidden.for_each(|at| on_hidden(&paths[*at]));
         let again: Vec<String> = unread.iter().map(|at| paths[*at].clone()).collect();
-        let stats = self.ask_each(&again, |path| Request::exists(path, watch), stat);
+        let stats = self.ask_each(&again, |path| Request::exists(path, false), stat);
         for (at, found) in unread.into_iter().zip(stats) {
             all[at] = found.map(|stat| stat.map(|stat| (Vec::new(), stat)));
         }
         all
     }
 
-    /// As `read` with a watch, of several nodes, in one round trip if possible. A lost connection
-    /// or session is an error of all.
-    pub(crate) fn watch_each(&self, paths: &[String]) -> Answer<Vec<Answer<Found>>> {
-        let all = self.read_each_or_watch(paths, true, |_| ());
+    /// Sets watches on several contenders' nodes, in one round trip if possible, and answers as `read`
+    /// with a watch. They are on the nodes' children, and find empty data: contenders have no children,
+    /// so such a watch fires at the node's end, and at no write. If the last node is the caller's own,
+    /// the watch on it is on its data. A lost connection or session is an error of all.
+    pub(crate) fn watch_each(
+        &self,
+        paths: &[String],
+        own_is_last: bool,
+    ) -> Answer<Vec<Answer<Found>>> {
+        let own = paths.last().filter(|_| own_is_last);
+        let request = |path: &str| match own {
+            Some(own) if own == path => Request::data(path, true),
+            _ => Request::ChildrenAndStat { path: path.to_owned(), watch: true },
+        };
+        let read = |reply| match reply {
+            Reply::NamesAndStat(_, stat) => Ok((Vec::new(), stat)),
+            reply => data(reply),
+        };
+        let mut all = self.ask_each(paths, request, read);
+        match (own, all.last_mut()) {
+            (Some(own), Some(last)) if self.may_have_stat(last, true) => {
+                *last = self.exists(own, true).map(|stat| stat.map(|stat| (Vec::new(), stat)));
+            }
+            _ => {}
+        }
         match all.iter().filter_map(|one| one.as_ref().err()).find(|fault| fault.is_loss()) {
             Some(lost) => Err(lost.clone()),
             None => Ok(all),

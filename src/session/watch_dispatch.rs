@@ -20,6 +20,41 @@ const TOO_MANY: usize = if cfg!(test) { 40 } else { 10_000 };
 /// when all events are noted that came together: those of one transaction often do.
 pub(crate) type OnNodeEvent = Arc<dyn Fn(NodeEvent) -> Option<Signal> + Send + Sync>;
 
+/// What a watch at the server fires at, besides the node's deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum WatchKind {
+    /// Writes to the node's data, and its creation.
+    Node,
+    /// Children that come or go.
+    Children,
+}
+
+/// The watches at the server on one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SetWatches {
+    node: bool,
+    children: bool,
+}
+
+impl SetWatches {
+    fn add(&mut self, kind: WatchKind) {
+        match kind {
+            WatchKind::Node => self.node = true,
+            WatchKind::Children => self.children = true,
+        }
+    }
+
+    /// Those that are left after an event.
+    fn after(self, event: NodeEvent) -> SetWatches {
+        match event {
+            NodeEvent::Created | NodeEvent::Written => SetWatches { node: false, ..self },
+            NodeEvent::ChildrenChanged => SetWatches { children: false, ..self },
+            NodeEvent::Deleted | NodeEvent::Other => SetWatches::default(),
+            NodeEvent::Watched => self,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Watches {
@@ -32,8 +67,8 @@ struct Table {
     next: u64,
     /// By the subscription's number.
     entries: BTreeMap<Arc<str>, BTreeMap<u64, OnNodeEvent>>,
-    /// Nodes with a watch at the server, as far as its answers say.
-    set: BTreeSet<Arc<str>>,
+    /// Nodes with watches at the server, as far as its answers say.
+    set: BTreeMap<Arc<str>, SetWatches>,
     /// Those of them for which no call is registered.
     litter: BTreeSet<Arc<str>>,
 }
@@ -85,7 +120,8 @@ impl Watches {
             of_path.remove(&id);
             if of_path.is_empty() {
                 table.entries.remove(path);
-                if let Some(path) = table.set.get(path).cloned() {
+                if let Some((path, _)) = table.set.get_key_value(path) {
+                    let path = Arc::clone(path);
                     table.litter.insert(path);
                 }
             }
@@ -105,8 +141,13 @@ impl Watches {
     /// it.
     pub(crate) fn note(&self, event: NodeEvent, path: &str) -> Vec<Signal> {
         let mut table = self.table.lock();
-        table.set.remove(path);
-        table.litter.remove(path);
+        if let Some(set) = table.set.get_mut(path) {
+            *set = set.after(event);
+            if *set == SetWatches::default() {
+                table.set.remove(path);
+                table.litter.remove(path);
+            }
+        }
         let all = table.listeners(path);
         drop(table);
         all.iter().filter_map(|on_event| on_event(event)).collect()
@@ -114,10 +155,10 @@ impl Watches {
 
     /// Notes that the server has set a watch, on a node that `is_there` or is to come. Call this in
     /// the order of the server's answers and events.
-    pub(crate) fn note_set(&self, path: &str, is_there: bool) {
+    pub(crate) fn note_set(&self, path: &str, kind: WatchKind, is_there: bool) {
         let mut table = self.table.lock();
         let shared = table.shared(path);
-        table.set.insert(Arc::clone(&shared));
+        table.set.entry(Arc::clone(&shared)).or_default().add(kind);
         let all = table.listeners(path);
         if all.is_empty() {
             table.litter.insert(shared);
@@ -224,7 +265,7 @@ mod tests {
         let watches = Arc::new(Watches::default());
         for number in 0..LITTER {
             let subscription = watches.subscribe(&format!("/{number}"), nobody());
-            watches.note_set(&format!("/{number}"), true);
+            watches.note_set(&format!("/{number}"), WatchKind::Node, true);
             drop(subscription);
         }
         watches
@@ -243,8 +284,8 @@ mod tests {
         drop(watches.subscribe("/never set", nobody()));
         assert!(removed(&watches).is_empty());
         let _one = watches.subscribe("/1", nobody());
-        watches.note_set("/late", true); // when its waiter has gone
-        watches.note_set("/later", true);
+        watches.note_set("/late", WatchKind::Node, true); // when its waiter has gone
+        watches.note_set("/later", WatchKind::Node, true);
         let removed = removed(&watches);
         assert_eq!(removed.len(), LITTER);
         assert!(!removed.contains(&"/1".to_owned()) && removed.contains(&"/late".to_owned()));
@@ -254,11 +295,32 @@ mod tests {
     }
 
     #[test]
+    fn a_watch_stays_at_the_server_until_its_own_event() {
+        use NodeEvent::{ChildrenChanged, Created, Deleted, Other, Written};
+        let left = |kinds: &[WatchKind], event| {
+            let watches = Watches::default();
+            kinds.iter().for_each(|kind| watches.note_set("/a", *kind, true));
+            watches.tell(event, "/a");
+            let mut unused = 0;
+            watches.tidy(|_| unused += 1);
+            unused
+        };
+        let both = [WatchKind::Node, WatchKind::Children];
+        for (event, kept) in [(Written, 1), (Created, 1), (ChildrenChanged, 0)] {
+            let alone = both.map(|kind| left(&[kind], event));
+            assert_eq!((alone, left(&both, event)), ([1 - kept, kept], 1), "{event:?}");
+        }
+        for event in [Deleted, Other] {
+            assert_eq!((both.map(|kind| left(&[kind], event)), left(&both, event)), ([0, 0], 0));
+        }
+    }
+
+    #[test]
     fn only_unused_watches_are_too_many() {
         let watches = littered();
         let used: Vec<_> = (0..TOO_MANY)
             .map(|number| {
-                watches.note_set(&format!("/used/{number}"), true);
+                watches.note_set(&format!("/used/{number}"), WatchKind::Node, true);
                 watches.subscribe(&format!("/used/{number}"), nobody())
             })
             .collect();

@@ -267,7 +267,8 @@ fn s24_a_waiter_is_not_stranded_by_a_reconnect() {
     let lock = rig.lock();
     let waiter = in_background(move || lock.lock());
     rig.wait_for_contenders(2);
-    assert!(rig.proxy.wait_for_request(opcode::GET_DATA, LONG), "no watch was set");
+    // The list, and the watch on the holder's node.
+    assert!(rig.proxy.wait_for_requests(opcode::GET_CHILDREN, 2, LONG), "no watch was set");
     rig.proxy.refuse();
     eventually(LONG, "the loss to be noticed", || rig.zk.state() == SessionState::Suspended);
     // The crate's watches are lost now.

@@ -57,6 +57,7 @@ fn a_busy_server_ends_no_call() {
     let held = theirs.lock().unwrap();
     proxy.throttle(opcode::CREATE, 1);
     proxy.throttle(opcode::GET_DATA, 1);
+    proxy.throttle(opcode::GET_CHILDREN2, 1);
     let waits = crate::support::in_background({
         let lock = lock.clone();
         move || lock.lock()

@@ -130,7 +130,7 @@ fn a_hand_over_wakes_one_waiter_of_many() {
             // The first ones watch all who are ahead of them, and their own nodes; later ones
             // watch the node before theirs.
             watches += if number < ALL_AHEAD { number + 2 } else { 1 };
-            assert!(proxy.wait_for_requests(opcode::GET_DATA, watches, SOON), "no watch");
+            assert!(proxy.wait_for_watches(watches, SOON), "no watch");
         }
         let server = site.server();
         assert_eq!(server.counter("zk_ephemerals_count"), WAITERS + 1);

@@ -202,7 +202,7 @@ fn s16_those_who_leave_meanwhile_do_not_prolong_a_wait_on_time() {
         let mut left = 0;
         while !waiter.is_finished() {
             let watched = rig.proxy.wait_for_requests(
-                opcode::GET_DATA,
+                opcode::GET_CHILDREN2,
                 left as u64 + 1,
                 Duration::from_millis(20),
             );
@@ -568,7 +568,7 @@ fn s18_in_every_fault_of_one_request_calls_are_on_time() {
             }),
             of_the_proxy("no create", |rig| rig.proxy.drop_request(opcode::CREATE, ALWAYS)),
             of_the_proxy("no list", |rig| rig.proxy.drop_request(opcode::GET_CHILDREN, ALWAYS)),
-            of_the_proxy("no watch", |rig| rig.proxy.drop_request(opcode::GET_DATA, ALWAYS)),
+            of_the_proxy("no watch", |rig| rig.proxy.drop_request(opcode::GET_CHILDREN2, ALWAYS)),
             of_the_proxy("no delete", |rig| rig.proxy.drop_request(opcode::DELETE, ALWAYS)),
             of_the_proxy("create stalls", |rig| rig.proxy.stall_reply(opcode::CREATE)),
             of_the_proxy("list stalls", |rig| rig.proxy.stall_reply(opcode::GET_CHILDREN)),

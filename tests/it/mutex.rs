@@ -260,7 +260,7 @@ fn s10_when_a_middle_waiter_leaves_only_the_next_one_wakes_and_watches_the_right
             });
             // All who are ahead and its own node, or the node before.
             let watches = [2, 3, 1, 1][number];
-            assert!(proxies[number].wait_for_requests(opcode::GET_DATA, watches, SOON), "no watch");
+            assert!(proxies[number].wait_for_watches(watches, SOON), "no watch");
         };
         (0..2).for_each(wait);
         let middle = scope.spawn(|| kind(lock.lock_within(&leaves)));
@@ -272,14 +272,14 @@ fn s10_when_a_middle_waiter_leaves_only_the_next_one_wakes_and_watches_the_right
         leaves.cancel();
         assert_eq!(middle.join().unwrap(), ErrorKind::Cancelled);
         // It sees that three are left, and watches them all.
-        assert!(proxies[2].wait_for_requests(opcode::GET_DATA, 5, SOON), "no new watch");
+        assert!(proxies[2].wait_for_watches(5, SOON), "no new watch");
         let again = [&*paths[3]].into_iter().chain(ahead(3)).chain([&*paths[4]]);
-        assert_eq!(watched(&proxies[2]), again.collect::<Vec<_>>());
+        assert_eq!(proxies[2].watched(), again.collect::<Vec<_>>());
         for (number, own) in [(0, 1), (1, 2)] {
             let expected: Vec<_> = ahead(own).chain([&*paths[own]]).collect();
-            assert_eq!(watched(&proxies[number]), expected);
+            assert_eq!(proxies[number].watched(), expected);
         }
-        assert_eq!(watched(&proxies[3]), [&*paths[4]]);
+        assert_eq!(proxies[3].watched(), [&*paths[4]]);
         drop(holder);
         for number in 0..4 {
             assert_eq!(grants.recv_timeout(SOON), Ok(number));
@@ -293,11 +293,6 @@ fn s10_when_a_middle_waiter_leaves_only_the_next_one_wakes_and_watches_the_right
     }
     drop(lock);
     site.finish(clients.into_iter().chain([zk]));
-}
-
-fn watched(proxy: &Proxy) -> Vec<String> {
-    let asked = proxy.requests().into_iter().filter(|seen| seen.opcode == opcode::GET_DATA);
-    asked.filter_map(|seen| seen.path).collect()
 }
 
 #[test]

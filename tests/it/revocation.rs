@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Contender, ContenderKind, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
-    LeaderElection, LossReason, SessionState,
+    Client, Contender, ContenderKind, DistributedLock, DistributedRwLock, DistributedSemaphore,
+    ErrorKind, LeaderElection, LossReason, SessionState,
 };
 
 use crate::support::proxy::opcode;
@@ -164,6 +164,60 @@ fn s68_curators_and_the_recipes_words_are_understood_and_no_others() {
     raw.close().unwrap();
     drop(lock);
     site.finish([zk]);
+}
+
+/// Waiters watch the nodes ahead for their end only: they list and watch as often as if nobody had
+/// written to those.
+#[test]
+fn s68_a_request_wakes_no_waiter() {
+    skip_without_zookeeper!();
+    type Acquire = fn(&Client, &Site) -> Box<dyn Send>;
+    let of_mutex: Acquire = |zk, site| Box::new(strict(zk, &site.base, "a").lock().unwrap());
+    let of_semaphore: Acquire =
+        |zk, site| Box::new(DistributedSemaphore::new(zk, &site.base, "a", 2).acquire().unwrap());
+    let site = Site::own("s68-wakes");
+    for (holders, acquire) in [(1, of_mutex), (2, of_semaphore)] {
+        let lists = [0, 3].map(|requests| {
+            let (asker, waiters) = (site.proxied(QUIET), [(); 3].map(|()| site.proxied(QUIET)));
+            let mut held: Vec<_> = (0..holders).map(|_| acquire(&asker.1, &site)).collect();
+            let (granted, grants) = mpsc::channel();
+            thread::scope(|scope| {
+                for (number, (proxy, zk)) in waiters.iter().enumerate() {
+                    let (granted, site) = (granted.clone(), &site);
+                    scope.spawn(move || granted.send((number, acquire(zk, site))).unwrap());
+                    let watches = if holders == 1 { number as u64 + 1 } else { 2 };
+                    assert!(proxy.wait_for_requests(opcode::GET_CHILDREN2, watches, SOON));
+                }
+                let lock = mutex(&asker.1, &site.base, "a");
+                for _ in 0..requests {
+                    asker.0.reset_counts();
+                    assert_eq!(lock.request_release().unwrap(), holders);
+                    // Each holder sees the request, and writes its own data again.
+                    let writes = 2 * holders as u64;
+                    assert!(asker.0.wait_for_requests(opcode::SET_DATA, writes, SOON));
+                }
+                // What the waiters are told of it, they have been told.
+                for (_, zk) in &waiters {
+                    zk.sync().unwrap();
+                }
+                for number in 0..waiters.len() {
+                    drop(held.remove(0));
+                    let (who, guard) = grants.recv_timeout(SOON).unwrap();
+                    assert_eq!(who, number);
+                    held.push(guard);
+                }
+            });
+            drop(held);
+            site.wait_for_children("a", 0);
+            asker.1.close();
+            waiters.map(|(proxy, zk)| {
+                zk.close();
+                [opcode::GET_CHILDREN, opcode::GET_CHILDREN2].map(|code| proxy.count(code))
+            })
+        });
+        assert_eq!(lists[0], lists[1], "with {holders} holders");
+    }
+    site.finish([]);
 }
 
 #[test]
@@ -449,7 +503,7 @@ fn under_a_chroot_the_right_node_is_asked_and_deleted() {
     let site = Site::shared("chroot");
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
-    let zk = zklock::Client::connect(&format!("{}{}", site.hosts(), site.base)).unwrap();
+    let zk = Client::connect(&format!("{}{}", site.hosts(), site.base)).unwrap();
     let lock = mutex(&zk, "/locks", "a");
     let guard = lock.lock().unwrap();
     assert_eq!(lock.request_release().unwrap(), 1);

@@ -161,15 +161,10 @@ fn s48_a_released_writer_wakes_exactly_the_readers_that_may_go() {
             // Once these requests are seen, the waiter's watches are being set. The first reader has
             // only a writer ahead, and goes on without a list: it watches its own node, too.
             let watches = if number == 0 { 2 } else { 1 };
-            assert!(proxy.wait_for_requests(opcode::GET_DATA, watches, SOON), "no watch");
+            assert!(proxy.wait_for_watches(watches, SOON), "no watch");
         }
         let queue = lock.contenders().unwrap();
-        let seen = |proxy: &Proxy| {
-            let requests = proxy.requests().into_iter();
-            let asked = requests.filter(|one| one.opcode == opcode::GET_DATA);
-            asked.filter_map(|one| one.path).collect::<Vec<_>>()
-        };
-        let watched: Vec<_> = waiters.iter().map(|(proxy, _)| seen(proxy)).collect();
+        let watched: Vec<_> = waiters.iter().map(|(proxy, _)| proxy.watched()).collect();
         // A reader watches the writer before it, a writer any contender before it.
         let places =
             |all: &[usize]| -> Vec<_> { all.iter().map(|at| queue[*at].path.clone()).collect() };

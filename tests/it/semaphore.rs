@@ -169,7 +169,7 @@ fn s57_the_right_waiter_wakes_whichever_holder_releases() {
                         let permit = permit.unwrap().expect("in time");
                         granted.send((number, permit)).unwrap();
                     });
-                    assert!(proxy.wait_for_requests(opcode::GET_DATA, 3, SOON), "{case}: watches");
+                    assert!(proxy.wait_for_watches(3, SOON), "{case}: watches");
                 }
                 let before = waiters[1].0.total_requests();
                 holders.remove(first).release().unwrap();

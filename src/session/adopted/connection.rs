@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::calls_on_worker::Calls;
 use super::monitor::Monitor;
-use super::watchers::WatchKind;
 use crate::acl::Acl;
 use crate::connection_notice::End;
 use crate::rt::Deadline;
@@ -14,6 +13,7 @@ use crate::session::connection::{
     Submission, Waits, or_none,
 };
 use crate::session::notify::Waiter;
+use crate::session::watch_dispatch::WatchKind;
 use crate::session::workers::Workers;
 
 /// One session, for as long as the handle keeps it.
@@ -136,12 +136,19 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
             }
         }
         Request::Children { path, watch } => {
+            let _turn = watch.then(|| monitor.watchers.turn(path));
             children(monitor, path, *watch)?.map(Reply::Names).ok_or(Fault::NoNode)
         }
-        // Two requests, one after the other.
+        // Two requests, one after the other: a watcher on a missing node would stay in the crate.
         Request::ChildrenAndStat { path, watch } => {
-            let found = monitor.call(|handle| handle.read(path))?;
-            let (_, stat) = found.ok_or(Fault::NoNode)?;
+            let _turn = watch.then(|| monitor.watchers.turn(path));
+            let Some((_, stat)) = monitor.call(|handle| handle.read(path))? else {
+                if *watch {
+                    monitor.note_gone(path);
+                }
+                return Err(Fault::NoNode);
+            };
+            monitor.learn(path, &stat)?;
             let names = children(monitor, path, *watch)?.ok_or(Fault::NoNode)?;
             Ok(Reply::NamesAndStat(names, stat))
         }
@@ -256,11 +263,17 @@ fn delete(monitor: &Monitor, path: &str, version: Option<i32>) -> Answer<()> {
     answer
 }
 
+/// With a watch, only for who has the node's turn.
 fn children(monitor: &Monitor, path: &str, watch: bool) -> Answer<Option<Names>> {
-    if watch {
-        return watch_children(monitor, path);
+    if !watch {
+        return monitor.call(|handle| handle.children(path));
     }
-    monitor.call(|handle| handle.children(path))
+    or_none(monitor.call(|handle| {
+        let plain = || handle.children(path)?.ok_or(Fault::NoNode);
+        monitor.watchers.watch(WatchKind::Children, path, plain, |armed| {
+            handle.children_with(path, Box::new(move || armed.blow()))
+        })
+    }))
 }
 
 fn watch_node(monitor: &Monitor, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
@@ -274,16 +287,6 @@ fn watch_node(monitor: &Monitor, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> 
         let plain = || handle.read(path)?.ok_or(Fault::NoNode);
         monitor.watchers.watch(WatchKind::Node, path, plain, |armed| {
             handle.read_with(path, Box::new(move || armed.blow()))
-        })
-    }))
-}
-
-fn watch_children(monitor: &Monitor, path: &str) -> Answer<Option<Names>> {
-    let _turn = monitor.watchers.turn(path);
-    or_none(monitor.call(|handle| {
-        let plain = || handle.children(path)?.ok_or(Fault::NoNode);
-        monitor.watchers.watch(WatchKind::Children, path, plain, |armed| {
-            handle.children_with(path, Box::new(move || armed.blow()))
         })
     }))
 }

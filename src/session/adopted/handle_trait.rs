@@ -47,11 +47,11 @@ pub(crate) trait Handle: fmt::Debug + Send + Sync {
     /// keeps the watcher even if the node does not exist.
     fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)>;
 
-    /// As `children`, with a watcher of its own.
+    /// As `children`, with a watcher of its own, which the crate keeps as that of `read_with`.
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names>;
 
-    /// Makes the crate drop the watchers of `read_with` on a node that is gone; otherwise it would
-    /// keep them for ever.
+    /// Makes the crate drop the watchers on a node that is gone; otherwise it would keep them for
+    /// ever.
     fn forget(&self, path: &str) -> Answer<()>;
 
     /// Calls `tell` on every change of the connection, on the crate's own thread, under the crate's

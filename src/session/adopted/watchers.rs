@@ -11,18 +11,11 @@ use std::sync::{Arc, Weak};
 use super::handle_trait::Handle;
 use crate::rt::{Condvar, Mutex};
 use crate::session::connection::{Answer, Fault};
-use crate::session::watch_dispatch::Watches;
+use crate::session::watch_dispatch::{WatchKind, Watches};
 use crate::wire_values::NodeEvent;
 
 /// How many watchers that may never be called are left in the crate.
 const LITTER: usize = if cfg!(test) { 4 } else { 256 };
-
-/// What is watched of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum WatchKind {
-    Node,
-    Children,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -93,7 +86,7 @@ impl WatcherTable {
                 table.armed.remove(&key);
             }
             // An answered request leaves its watcher in the crate, whatever the answer was.
-            if what == WatchKind::Node && !fault.is_loss() {
+            if !fault.is_loss() {
                 table.litter.push(key.1);
             }
         }
@@ -114,8 +107,7 @@ impl WatcherTable {
     pub(super) fn void(&self) {
         let mut table = self.table.lock();
         let void = std::mem::take(&mut table.armed);
-        let nodes = void.into_keys().filter(|(what, _)| *what == WatchKind::Node);
-        table.litter.extend(nodes.map(|(_, path)| path));
+        table.litter.extend(void.into_keys().map(|(_, path)| path));
     }
 
     /// Makes the crate drop watchers on nodes that are gone, if there are many.
@@ -170,9 +162,17 @@ impl ArmedWatcher {
     pub(super) fn blow(&self) {
         let Some(watchers) = self.watchers.upgrade() else { return };
         self.disarm(&watchers);
+        self.tell(&watchers);
+    }
+
+    fn tell(&self, watchers: &WatcherTable) {
+        // The calls that watch the node's children are told of its end by their own watcher.
+        let event = match self.what {
+            WatchKind::Node => NodeEvent::Written,
+            WatchKind::Children => NodeEvent::Other,
+        };
         // A panic would end the crate's thread for events.
-        let _ =
-            catch_unwind(AssertUnwindSafe(|| watchers.watches.tell(NodeEvent::Other, &self.path)));
+        let _ = catch_unwind(AssertUnwindSafe(|| watchers.watches.tell(event, &self.path)));
     }
 
     /// Takes the watcher out of force before any call is woken, so that those calls set a new one.
@@ -191,9 +191,7 @@ impl Drop for ArmedWatcher {
     fn drop(&mut self) {
         let Some(watchers) = self.watchers.upgrade() else { return };
         if self.disarm(&watchers) {
-            let _ = catch_unwind(AssertUnwindSafe(|| {
-                watchers.watches.tell(NodeEvent::Other, &self.path)
-            }));
+            self.tell(&watchers);
         }
     }
 }
@@ -245,6 +243,39 @@ mod tests {
         armed.blow();
         drop(armed);
         assert_eq!(told.load(Ordering::SeqCst), 2, "called, it is spent");
+    }
+
+    /// A waiter has its own watcher on the children of a contender's node.
+    #[test]
+    fn a_watcher_of_the_data_tells_those_who_watch_the_children_nothing() {
+        let watches = Arc::new(Watches::default());
+        let watchers = Arc::new(WatcherTable::new(Arc::clone(&watches)));
+        let (tell, told) = std::sync::mpsc::channel();
+        let on_event = move |event| {
+            tell.send(event).unwrap();
+            None
+        };
+        let _subscription = watches.subscribe_to_events("/a", Arc::new(on_event));
+        for (kind, event) in
+            [(WatchKind::Node, NodeEvent::Written), (WatchKind::Children, NodeEvent::Other)]
+        {
+            let set = || watchers.watch(kind, "/a", || Ok(None), |armed| Ok(Some(armed))).unwrap();
+            set().expect("the first").blow();
+            drop(set());
+            assert_eq!((told.recv(), told.recv()), (Ok(event), Ok(event)));
+        }
+        assert!(told.try_recv().is_err());
+    }
+
+    #[test]
+    fn watchers_of_both_kinds_are_remembered_without_their_connection() {
+        let (watchers, ..) = rig();
+        for kind in [WatchKind::Node, WatchKind::Children] {
+            let armed = watchers.watch(kind, "/a", || Ok(None), |armed| Ok(Some(armed))).unwrap();
+            watchers.void();
+            drop(armed.expect("the first"));
+        }
+        assert_eq!(watchers.table.lock().litter, ["/a", "/a"]);
     }
 
     #[test]

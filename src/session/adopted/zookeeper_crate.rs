@@ -97,9 +97,13 @@ impl Handle for CrateHandle {
             .map(Names::from_iter)
     }
 
-    /// Asked to remove watches on children, of which there are none, the crate drops all others.
+    /// Asked to remove the watches of one kind, the crate drops all others.
     fn forget(&self, path: &str) -> Answer<()> {
-        self.call(|zk| zk.remove_watches(path, WatcherType::Children))
+        let forgotten = self.call(|zk| zk.remove_watches(path, WatcherType::Children));
+        if forgotten == Err(Fault::ConnectionLoss) {
+            return forgotten;
+        }
+        self.call(|zk| zk.remove_watches(path, WatcherType::Data))
     }
 
     fn listen(&self, tell: Box<dyn Fn(HandleEvent) + Send>) -> Option<Unlisten> {

@@ -302,6 +302,21 @@ impl Proxy {
         self.shared.wait_for(timeout, |state| state.count(opcode) >= count)
     }
 
+    /// Waits until this many requests were seen that watch contenders, the own one or one ahead.
+    pub(crate) fn wait_for_watches(&self, count: u64, timeout: Duration) -> bool {
+        self.shared.wait_for(timeout, |state| {
+            state.count(opcode::GET_DATA) + state.count(opcode::GET_CHILDREN2) >= count
+        })
+    }
+
+    /// The paths of the contenders that were watched, in the order of the requests.
+    pub(crate) fn watched(&self) -> Vec<String> {
+        let is_watch =
+            |seen: &Seen| [opcode::GET_DATA, opcode::GET_CHILDREN2].contains(&seen.opcode);
+        let asked = self.requests().into_iter().filter(is_watch);
+        asked.filter_map(|seen| seen.path).collect()
+    }
+
     /// How many connections were accepted since the start.
     pub(crate) fn connections(&self) -> usize {
         self.shared.lock().accepted

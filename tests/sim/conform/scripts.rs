@@ -294,6 +294,30 @@ pub(super) fn fixed() -> Vec<Script> {
              3 create /z",
         ),
         script(
+            "watches on a contender's children",
+            LONG,
+            "1 create /a
+             1 create /a/n- sequential
+             2 list %1 watch
+             3 list %1 watch
+             3 watch_soon %1
+             1 write %1
+             1 write %1
+             3 watch_soon %1
+             1 delete %1
+             1 create /a/n- sequential
+             2 list %2 watch
+             2 unwatch %2
+             1 write %2
+             2 watch_soon %2
+             2 list %2 watch
+             1 write %2
+             2 lose-reply list %2 watch
+             1 create /a/late
+             1 close
+             2 list %2 watch",
+        ),
+        script(
             "watches are removed",
             LONG,
             "1 create /a
