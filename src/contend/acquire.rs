@@ -425,12 +425,12 @@ impl Attempt<'_> {
         let to_watch = names.iter().chain(own).filter(|name| !self.watched.contains(name));
         let to_watch: Vec<String> = to_watch.cloned().collect();
         let paths: Vec<String> = to_watch.iter().map(|name| path::join(&self.node, name)).collect();
+        let own_is_last = own.is_some_and(|own| to_watch.last() == Some(own));
         for (name, path) in to_watch.iter().zip(&paths) {
             let is_own = Some(name) == own;
             let kind = if is_own { WatchKind::Node } else { WatchKind::Children };
             self.watched.subscribe(session.watches(), kind, name, path);
         }
-        let own_is_last = own.is_some_and(|own| to_watch.last() == Some(own));
         let all = match paths.is_empty() {
             true => Ok(Vec::new()),
             false => self.ask(session, |session, _| session.watch_each(&paths, own_is_last))?,
