@@ -440,7 +440,11 @@ impl Verbs {
     /// to watch a node without READ on it: since ZooKeeper 3.8.4 and 3.9.2 such a watch can be set,
     /// but gets no events (CVE-2024-23944).
     pub(crate) fn read(&self, path: &str, watch: bool) -> Answer<Found> {
-        let read = self.data(path, watch);
+        self.or_stat(path, self.data(path, watch), watch)
+    }
+
+    /// What was read of a node, or if that was nothing, its stat if it may tell that.
+    fn or_stat(&self, path: &str, read: Answer<Found>, watch: bool) -> Answer<Found> {
         if !self.may_have_stat(&read, watch) {
             return read;
         }
@@ -501,11 +505,8 @@ impl Verbs {
             reply => data(reply),
         };
         let mut all = self.ask_each(paths, request, read);
-        match (own, all.last_mut()) {
-            (Some(own), Some(last)) if self.may_have_stat(last, true) => {
-                *last = self.exists(own, true).map(|stat| stat.map(|stat| (Vec::new(), stat)));
-            }
-            _ => {}
+        if let Some((own, read)) = own.and_then(|own| Some((own, all.pop()?))) {
+            all.push(self.or_stat(own, read, true));
         }
         match all.iter().filter_map(|one| one.as_ref().err()).find(|fault| fault.is_loss()) {
             Some(lost) => Err(lost.clone()),

@@ -9,7 +9,7 @@ use crate::acl::Acl;
 use crate::connection_notice::End;
 use crate::rt::Deadline;
 use crate::session::connection::{
-    Answer, Connection, Created, Fault, Info, Names, NodeKind, Reply, Request, Stat, Step,
+    Answer, Connection, Created, Fault, Found, Info, Names, NodeKind, Reply, Request, Stat, Step,
     Submission, Waits, or_none,
 };
 use crate::session::notify::Waiter;
@@ -111,13 +111,7 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
                 true => watch_node(monitor, path)?,
                 false => monitor.call(|handle| handle.read(path))?,
             };
-            let Some((data, stat)) = found else {
-                if *watch {
-                    monitor.note_gone(path);
-                }
-                return Err(Fault::NoNode);
-            };
-            monitor.learn(path, &stat)?;
+            let (data, stat) = learned(monitor, path, *watch, found)?;
             Ok(Reply::Data(data, stat))
         }
         Request::Exists { path, watch } => {
@@ -142,13 +136,8 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
         // Two requests, one after the other: a watcher on a missing node would stay in the crate.
         Request::ChildrenAndStat { path, watch } => {
             let _turn = watch.then(|| monitor.watchers.turn(path));
-            let Some((_, stat)) = monitor.call(|handle| handle.read(path))? else {
-                if *watch {
-                    monitor.note_gone(path);
-                }
-                return Err(Fault::NoNode);
-            };
-            monitor.learn(path, &stat)?;
+            let found = monitor.call(|handle| handle.read(path))?;
+            let (_, stat) = learned(monitor, path, *watch, found)?;
             let names = children(monitor, path, *watch)?.ok_or(Fault::NoNode)?;
             Ok(Reply::NamesAndStat(names, stat))
         }
@@ -156,6 +145,19 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
         // The watches are the handle's.
         Request::Unwatch { .. } => Err(Fault::Unknown),
     }
+}
+
+/// What was found of a node, from which the session's end is learned; if it is to be watched, also that
+/// it is gone.
+fn learned(monitor: &Monitor, path: &str, watch: bool, found: Found) -> Answer<(Vec<u8>, Stat)> {
+    let Some((data, stat)) = found else {
+        if watch {
+            monitor.note_gone(path);
+        }
+        return Err(Fault::NoNode);
+    };
+    monitor.learn(path, &stat)?;
+    Ok((data, stat))
 }
 
 fn create(

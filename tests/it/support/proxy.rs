@@ -56,6 +56,9 @@ const RETRY: Duration = Duration::from_millis(10);
 /// Longer frames are not ZooKeeper's.
 const LONGEST_FRAME: usize = 256 << 20;
 
+/// The requests that watch contenders: the own one by its data, those ahead by their children.
+const WATCHES: [i32; 2] = [opcode::GET_DATA, opcode::GET_CHILDREN2];
+
 /// A request that the proxy has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -302,18 +305,15 @@ impl Proxy {
         self.shared.wait_for(timeout, |state| state.count(opcode) >= count)
     }
 
-    /// Waits until this many requests were seen that watch contenders, the own one or one ahead.
+    /// Waits until this many requests were seen that watch contenders.
     pub(crate) fn wait_for_watches(&self, count: u64, timeout: Duration) -> bool {
-        self.shared.wait_for(timeout, |state| {
-            state.count(opcode::GET_DATA) + state.count(opcode::GET_CHILDREN2) >= count
-        })
+        let seen = |state: &State| WATCHES.iter().map(|code| state.count(*code)).sum::<u64>();
+        self.shared.wait_for(timeout, |state| seen(state) >= count)
     }
 
     /// The paths of the contenders that were watched, in the order of the requests.
     pub(crate) fn watched(&self) -> Vec<String> {
-        let is_watch =
-            |seen: &Seen| [opcode::GET_DATA, opcode::GET_CHILDREN2].contains(&seen.opcode);
-        let asked = self.requests().into_iter().filter(is_watch);
+        let asked = self.requests().into_iter().filter(|seen| WATCHES.contains(&seen.opcode));
         asked.filter_map(|seen| seen.path).collect()
     }
 
