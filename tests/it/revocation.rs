@@ -179,9 +179,10 @@ fn s68_a_request_wakes_no_waiter() {
     for (holders, acquire) in [(1, of_mutex), (2, of_semaphore)] {
         let lists = [0, 3].map(|requests| {
             let (asker, waiters) = (site.proxied(QUIET), [(); 3].map(|()| site.proxied(QUIET)));
-            let mut held: Vec<_> = (0..holders).map(|_| acquire(&asker.1, &site)).collect();
-            let (granted, grants) = mpsc::channel();
             thread::scope(|scope| {
+                // In here, so that a failure ends the waiters, too.
+                let mut held: Vec<_> = (0..holders).map(|_| acquire(&asker.1, &site)).collect();
+                let (granted, grants) = mpsc::channel();
                 for (number, (proxy, zk)) in waiters.iter().enumerate() {
                     let (granted, site) = (granted.clone(), &site);
                     scope.spawn(move || granted.send((number, acquire(zk, site))).unwrap());
@@ -207,7 +208,6 @@ fn s68_a_request_wakes_no_waiter() {
                     held.push(guard);
                 }
             });
-            drop(held);
             site.wait_for_children("a", 0);
             asker.1.close();
             waiters.map(|(proxy, zk)| {
