@@ -220,7 +220,7 @@ impl Server {
         }
         self.zxid += 1;
         self.nodes.insert(path.to_owned(), Node { czxid: self.zxid, owner });
-        self.fire(Aspect::Children, path::parent(path));
+        self.fire(&[Aspect::Children], path::parent(path), NodeEvent::ChildrenChanged);
         Ok(self.zxid)
     }
 
@@ -242,20 +242,19 @@ impl Server {
             return Err(Fault::NotEmpty);
         }
         self.nodes.remove(path).ok_or(Fault::NoNode)?;
-        self.fire(Aspect::Node, path);
-        self.fire(Aspect::Children, path::parent(path));
+        // Each watch on the node, also the one on its children, ends with it, and a session is told once.
+        self.fire(&[Aspect::Node, Aspect::Children], path, NodeEvent::Deleted);
+        self.fire(&[Aspect::Children], path::parent(path), NodeEvent::ChildrenChanged);
         Ok(())
     }
 
-    fn fire(&mut self, aspect: Aspect, path: &str) {
-        let watch = (aspect, path.to_owned());
-        // Nodes have no data here.
-        let event = match aspect {
-            Aspect::Node => NodeEvent::Deleted,
-            Aspect::Children => NodeEvent::ChildrenChanged,
-        };
+    fn fire(&mut self, aspects: &[Aspect], path: &str, event: NodeEvent) {
         for seat in self.sessions.values_mut() {
-            if seat.watched.remove(&watch) {
+            let mut watched = false;
+            for aspect in aspects {
+                watched |= seat.watched.remove(&(*aspect, path.to_owned()));
+            }
+            if watched {
                 seat.link.put(Task::Tell(event, path.to_owned()));
             }
         }
