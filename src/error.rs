@@ -72,8 +72,8 @@ pub enum ErrorKind {
     NotEmpty,
     /// The node's data has another version than the transaction requires; nothing was changed.
     VersionMismatch,
-    /// The client's connection does not support the call: there are no transactions over a
-    /// program's ZooKeeper handle.
+    /// The call, such as a transaction, is not possible with a client of the program's own
+    /// `zookeeper` handle.
     Unsupported,
     /// A [`Cancel`](crate::Cancel) token was tripped during the wait.
     Cancelled,

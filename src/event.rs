@@ -26,7 +26,7 @@ pub enum Event {
         session: Option<SessionId>,
         /// The session timeout that the server granted.
         timeout: Option<Duration>,
-        /// The server that serves the session.
+        /// The server that the session is connected to.
         server: Option<SocketAddr>,
     },
     /// The connection is lost. The session and its locks are kept for now.
@@ -81,7 +81,7 @@ pub enum Event {
     Acquired {
         /// The path of the lock node.
         lock: String,
-        /// How long the call took.
+        /// How long the call took to acquire it.
         waited: Duration,
         /// The fencing token of the hold.
         token: FencingToken,
@@ -93,7 +93,7 @@ pub enum Event {
     Released {
         /// The path of the lock node.
         lock: String,
-        /// For how long it was held.
+        /// How long it was held.
         held: Duration,
     },
     /// A node that is no longer wanted could not be deleted at once: the library retries in the

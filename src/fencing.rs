@@ -45,8 +45,7 @@ impl FencingToken {
         self.zxid
     }
 
-    /// Returns this holder's number, from 0, among the threads that had one node, one after
-    /// another.
+    /// Returns how many threads of the process had held by the same node before this holder.
     pub fn turn(&self) -> u32 {
         self.turn
     }

@@ -11,8 +11,7 @@
 //! - Readers beside each other, and writers alone: [`DistributedRwLock`](crate::DistributedRwLock).
 //! - At most so many at once: [`DistributedSemaphore`](crate::DistributedSemaphore), not a counter,
 //!   which does not notice dead clients.
-//! - Code that holds a lock calls code that takes it: [`ReentrantLock`](crate::ReentrantLock). With
-//!   a mutex, the thread would deadlock.
+//! - Code that holds a lock calls code that takes it: [`ReentrantLock`](crate::ReentrantLock).
 //! - Several locks, all or none: [`MultiLock`](crate::MultiLock). One after the other can deadlock.
 //! - All wait for a signal: [`Barrier`](crate::Barrier), not a held lock, which ends with its
 //!   holder.
@@ -29,8 +28,7 @@
 //! - Know the present members: [`Group`](crate::Group), not the contenders of a lock.
 //! - The program's own data, on the locks' session: [`Client::znode`](crate::Client::znode).
 //! - Settings that all see: [`SharedValue`](crate::SharedValue). It has no history.
-//! - Count without losing one: [`SharedCounter`](crate::SharedCounter). Between a get and a set
-//!   others come in.
+//! - Count without losing one: [`SharedCounter`](crate::SharedCounter).
 //!
 //! # What ends with the session
 //!

@@ -19,8 +19,7 @@
 //! # Ok::<(), zklock::Error>(())
 //! ```
 //!
-//! Bind a guard to a name: `let _ = lock.lock()?;` unlocks at once, as does `lock.try_lock()?;`,
-//! and no lint that is on by default warns of it.
+//! Bind a guard to a name: `let _ = lock.lock()?;` unlocks at once, as does `lock.try_lock()?;`.
 //!
 //! The module [`guide`] says which recipe to use when, and how sure each call is. The folder `docs`
 //! of the repository has the exact guarantees, and pages on faults, async programs, Curator and
@@ -41,13 +40,12 @@
 //! All guards have the methods of [`Hold`], and a [`FencingToken`] where holders have an order. All
 //! locks but [`MultiLock`] have those of [`LockNode`], which list and observe contenders, ask
 //! holders to release, and break locks. [`NodeNaming`] decides which clients in other languages can
-//! share a lock, [`Acl`] which clients may use it. [`Once`], a job that runs once for each key on
-//! any of many hosts, is built on a lock.
+//! share a lock, [`Acl`] which clients may use it.
 //!
 //! # Other recipes
 //!
-//! [`DistributedQueue`], [`PriorityQueue`], [`Barrier`], [`DoubleBarrier`], [`TwoPhaseCommit`],
-//! [`Group`], [`SharedValue`] and [`SharedCounter`]: the [`guide`] says what each is for.
+//! [`Once`], [`DistributedQueue`], [`PriorityQueue`], [`Barrier`], [`DoubleBarrier`],
+//! [`TwoPhaseCommit`], [`Group`], [`SharedValue`] and [`SharedCounter`]: the [`guide`] says what each is for.
 //!
 //! # Client
 //!
@@ -295,7 +293,7 @@ pub mod barrier {
 /// The items of a [`DistributedQueue`] and a [`PriorityQueue`].
 pub mod queue {
     pub use crate::recipes::queue::Items;
-    pub use crate::recipes::queue::lease::LeasedItem;
+    pub use crate::recipes::queue::leased_item::LeasedItem;
 }
 
 /// The coordinator and the participants of a [`TwoPhaseCommit`], with their votes and decisions.

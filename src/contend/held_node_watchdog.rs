@@ -13,7 +13,7 @@ use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, AtomicBool, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
-use crate::session::callbacks::Callbacks;
+use crate::session::callback_threads::Callbacks;
 use crate::session::cancel::{Cancel, CancelState};
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names, Stat};

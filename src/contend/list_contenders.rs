@@ -44,7 +44,7 @@ pub struct Contender {
     pub process: Option<u32>,
     /// The file name of its program.
     pub program: Option<String>,
-    /// The name of its thread.
+    /// The name of the thread that created its node.
     pub thread: Option<String>,
     /// The id of the session that owns its node; `None` if the node is not ephemeral, or if an ACL
     /// hides the session and [`since`](Contender::since).

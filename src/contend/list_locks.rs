@@ -29,7 +29,7 @@ pub struct LockList {
     pub base: String,
     /// The locks that clients hold or wait for, sorted by path.
     pub locks: Vec<ListedLock>,
-    /// The paths of nodes below which locks may be missing here, and why, sorted by path.
+    /// The nodes whose children could not be listed, or not all, and why; sorted by path.
     pub unlisted: Vec<(String, UnlistedReason)>,
     /// How many requests the list took.
     pub requests: usize,

@@ -4,7 +4,7 @@
 //!   blocks which), [`acquisition_steps`] (from the request to the grant).
 //! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`proof_that_others_are_ahead`]; [`downgrade`] from
 //!   one kind to another without a gap.
-//! - Shares a node among threads of one process: [`handover`], [`node_shared_by_threads`],
+//! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
 //!   [`handover_among_threads_policy`].
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], how
 //!   programs wait for its end ([`wait_until_lost`]);
@@ -13,11 +13,11 @@
 //!   [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
+pub(crate) mod acquire_among_threads;
 pub(crate) mod acquisition_steps;
 pub(crate) mod ask_and_break;
 pub(crate) mod downgrade;
 pub(crate) mod fenced_commit;
-pub(crate) mod handover;
 pub(crate) mod handover_among_threads_policy;
 pub(crate) mod held_node;
 pub(crate) mod held_node_watchdog;

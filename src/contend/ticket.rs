@@ -13,16 +13,22 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ContenderKind {
-    /// An exclusive lock: names with `lock-` (Curator, go-zookeeper), `__lock__` (kazoo) or
-    /// `x-<session id>-` (ZooKeeper's `WriteLock`) before the number.
+    /// Asks for an exclusive lock.
+    ///
+    /// Before the sequence number, its name has `lock-` (Curator, go-zookeeper), `__lock__` (kazoo)
+    /// or `x-<session id>-` (ZooKeeper's `WriteLock`).
     Mutex,
-    /// A read lock, which excludes mutexes and writers: names with `__READ__` (Curator) or `__rlock__` (kazoo)
-    /// before the number.
+    /// Asks for a read lock, which excludes mutexes and writers.
+    ///
+    /// Its name has `__READ__` (Curator) or `__rlock__` (kazoo).
     Read,
-    /// A write lock, which excludes everyone: names with `__WRIT__` (Curator) before the number.
+    /// Asks for a write lock, which excludes every other contender.
+    ///
+    /// Its name has `__WRIT__`.
     Write,
-    /// Permits of a semaphore, which exclude all other kinds: names with
-    /// `lease-<how many>-of-<permits>-` before the number.
+    /// Asks for permits of a semaphore, which exclude all other kinds.
+    ///
+    /// Its name has `lease-<how many>-of-<permits>-`.
     Permits,
 }
 

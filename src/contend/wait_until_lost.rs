@@ -46,9 +46,7 @@ impl Lost {
         }
     }
 
-    /// Blocks until the hold ends, at most `wait`, and returns how, as [`wait`](Lost::wait) does.
-    ///
-    /// `None` if the time was over or the wait was cancelled first.
+    /// Blocks as [`wait`](Lost::wait) does, at most `wait`; `None` if the hold had not ended then.
     pub fn wait_within(&self, wait: impl Into<Wait>) -> Option<Result<(), LossReason>> {
         let wait = wait.into();
         match &self.release {

@@ -10,7 +10,7 @@ use super::heartbeats::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]
 use super::lease::Terms;
-use super::session_ends_with_connection::ends_with_its_connection;
+use super::servers_that_replace_sessions::ends_with_its_connection;
 use super::too_large_requests::{SMALLEST, Sizes};
 use super::unsupported_operations::{UnsupportedOperations, is_newer};
 use super::wire_format::{

@@ -11,7 +11,7 @@ use super::granted::{Granted, tick_shown};
 use super::reconnects_in_doubt::News;
 use super::search_rounds::Search;
 use super::server_stream::ServerStream;
-use super::session_ends_with_connection::ends_with_its_connection;
+use super::servers_that_replace_sessions::ends_with_its_connection;
 use super::wire_format::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use crate::rt::{self, Moment, Receiver, RecvTimeoutError};
 use crate::wire_values::{code, op, xid};

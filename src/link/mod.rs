@@ -10,7 +10,7 @@
 //! [`too_large_requests`] how large requests may be, [`unsupported_operations`] which of them servers do
 //! not know. [`search_thread`] finds a server: [`resolver`] has the addresses, [`search_rounds`] says
 //! which of them to ask when, [`handshake`] asks one, [`address_failure`] says why it does not serve the
-//! session, [`reconnects_in_doubt`] notes those without answer, [`session_ends_with_connection`] what
+//! session, [`reconnects_in_doubt`] notes those without answer, [`servers_that_replace_sessions`] what
 //! another session means; [`credentials_and_tls`] and [`sasl`] show who the client is (`no_sasl` without that
 //! feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
 //! (`no_tls`). Callers open a [`handle`] with a [`config`]; [`link_thread`] is the thread, with which they share the
@@ -37,7 +37,7 @@ pub(crate) mod sasl;
 mod search_rounds;
 mod search_thread;
 pub(crate) mod server_stream;
-mod session_ends_with_connection;
+mod servers_that_replace_sessions;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;
 pub(crate) mod too_large_requests;

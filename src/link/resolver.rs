@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::outage_log::OutageLog;
-use super::session_ends_with_connection::ReplacedSessions;
+use super::servers_that_replace_sessions::ReplacedSessions;
 use super::unsupported_operations::UnsupportedOperations;
 use crate::connect_string::Host;
 use crate::logging;

@@ -285,8 +285,8 @@ macro_rules! node_settings {
         }
 
         impl $lock {
-            /// Sets the [ACL](crate::LockNode#settings) of every created node. Default
-            /// [`Acl::open`].
+            /// Sets the [ACL](crate::LockNode#settings) of every new node, including missing
+            /// parents. Default [`Acl::open`].
             #[must_use = "the value is changed, and returned"]
             pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> $lock {
                 self.lock_node.node.acl = acl.into();
@@ -328,7 +328,7 @@ macro_rules! guard {
         guard!($guard);
 
         impl $guard {
-            #[doc = concat!($what, ", waits until the server has confirmed it, and reports a failure.")]
+            #[doc = concat!($what, ", waits until the server has confirmed it, and returns an error if that fails.")]
             ///
             /// # Errors
             ///
@@ -337,12 +337,11 @@ macro_rules! guard {
                 self.hold.release()
             }
 
-            #[doc = concat!($what, ", waiting at most `wait`, as")]
-            /// [`LockGuard::unlock_within`](crate::LockGuard::unlock_within) does.
+            #[doc = concat!($what, ", waiting at most `wait` for the server to confirm it.")]
             ///
             /// # Errors
             ///
-            /// As there.
+            /// As [`LockGuard::unlock_within`](crate::LockGuard::unlock_within).
             pub fn $within(
                 self,
                 wait: impl Into<crate::session::wait_limit::Wait>,

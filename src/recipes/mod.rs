@@ -7,12 +7,12 @@
 //!   marks; [`queue`] and [`priority_queue`], which share the items of the first. They use
 //!   [`recipe_znode`], some through a [`znode`].
 //! - Data: [`znode`], [`shared_value`], [`shared_counter`], [`transaction`], and their [`version_and_stat`] and
-//!   [`znode_create_options`]; [`change_once`] makes a change that may have no answer, [`children_created_since`] tells from a
+//!   [`znode_create_options`]; [`change_once`] makes a change that may have no answer, [`children_generation`] tells from a
 //!   stat whether a node has new children.
 
 pub(crate) mod barrier;
 mod change_once;
-mod children_created_since;
+mod children_generation;
 pub(crate) mod common_to_locks;
 pub(crate) mod double_barrier;
 pub(crate) mod election;

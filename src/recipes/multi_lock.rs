@@ -348,11 +348,9 @@ impl MultiGuard {
         self.parts.iter().all(|part| part.hold().seems_held())
     }
 
-    /// Returns, for each lock, the path of this guard's node, as its client names it, with the
-    /// fencing token.
+    /// Returns the fencing token of each lock, with the path of this guard's node there.
     ///
-    /// They are in the order in which the locks were acquired, without permits, which have no
-    /// token.
+    /// In the order in which the locks were acquired, without permits, which have no token.
     pub fn fencing_tokens(&self) -> Vec<(&str, FencingToken)> {
         let token = |part| match part {
             &MemberGuard::Hold(_, ContenderKind::Permits) => None,
@@ -362,8 +360,8 @@ impl MultiGuard {
         self.parts.iter().filter_map(token).collect()
     }
 
-    /// Releases all locks in reverse order, waits until the servers have confirmed it, and reports
-    /// all failures.
+    /// Releases all locks in reverse order, waits until the servers have confirmed it, and returns
+    /// an error if any of that fails.
     ///
     /// After a failure it still releases the others.
     ///

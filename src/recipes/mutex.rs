@@ -8,7 +8,7 @@ use super::common_to_locks::{LockNode, guard, settings};
 use super::recipe_znode::NodeConfig;
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist, insist_within};
-use crate::contend::handover::{Key, Sharer};
+use crate::contend::acquire_among_threads::{Key, Sharer};
 use crate::contend::handover_among_threads_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
 use crate::contend::ticket::{ContenderKind, NodeNaming};
@@ -17,7 +17,7 @@ use crate::fencing::FencingToken;
 use crate::session::client::Client;
 use crate::session::wait_limit::Wait;
 
-/// A lock with one holder in the whole ensemble.
+/// A lock with one holder at a time among all programs that use the same lock path.
 ///
 /// Each contender creates an ephemeral sequential node below the lock path `base/name`. The lowest
 /// number holds the lock; a release wakes one waiter. This is the lock of ZooKeeper's "Recipes and
@@ -292,8 +292,8 @@ impl LockGuard {
         self.hold.token()
     }
 
-    /// Releases the lock as dropping does, waits until the server has confirmed it, and reports a
-    /// failure.
+    /// Releases the lock as dropping does, waits until the server has confirmed it, and returns
+    /// an error if that fails.
     ///
     /// While the connection is lost it waits until the session is resumed or lost. If the lock goes
     /// to another thread of this process, or is [kept](DistributedLock::keep_for), it sends no

@@ -102,7 +102,7 @@ pub enum OnceOutcome<T> {
     Busy(Contender),
 }
 
-/// The mark of a job that is done.
+/// What a [`Once`] has stored about a job that is done: when it was done, and by which process.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OnceMark {

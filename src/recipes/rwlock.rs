@@ -166,10 +166,9 @@ impl ReadGuard {
         ReadGuard { hold }
     }
 
-    /// Returns the token, to be compared only with writers' tokens.
+    /// Returns the reader's token: greater than earlier writers' tokens, less than later ones'.
     ///
-    /// It is above the tokens of all writers before, and below those of all writers behind. Readers
-    /// that hold at once have tokens in any order; a downgraded guard keeps its writer's token.
+    /// Readers that hold at once have tokens in any order; a downgraded guard keeps its writer's.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
@@ -217,7 +216,7 @@ impl WriteGuard {
     }
 
     /// Turns the writer into a reader as [`downgrade`](WriteGuard::downgrade) does, waiting at most
-    /// `wait` for the answers.
+    /// `wait` in total.
     ///
     /// # Errors
     ///

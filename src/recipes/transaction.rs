@@ -94,18 +94,18 @@ impl<'a> Transaction<'a> {
         Transaction { client, fence, steps: Vec::new(), paths: Vec::new(), wrong: None }
     }
 
-    /// Requires that a node exists. Needs READ on it.
+    /// Adds a step that requires a node to exist. Needs READ on it.
     pub fn check(self, path: impl AsRef<str>) -> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Check { path, version: None }))
     }
 
-    /// Requires that a node's data has this version, so that a later [`write`](Transaction::write)
-    /// or [`delete`](Transaction::delete) does not undo another client's change. Needs READ on it.
+    /// Adds a step that requires a node's data to have this version, so that a later step does not
+    /// undo another client's change. Needs READ on it.
     pub fn check_unchanged(self, path: impl AsRef<str>, version: Version) -> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Check { path, version: Some(version.checked()?) }))
     }
 
-    /// Creates a node. Its parent must exist, or an earlier step must create it.
+    /// Adds a step that creates a node. Its parent must exist, or an earlier step must create it.
     pub fn create(
         self,
         path: impl AsRef<str>,
@@ -117,13 +117,13 @@ impl<'a> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Create { path, data, acl: options.acl, kind }))
     }
 
-    /// Replaces a node's data.
+    /// Adds a step that replaces a node's data.
     pub fn write(self, path: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Transaction<'a> {
         let data = data.into();
         self.step(path.as_ref(), |path| Ok(Step::Write { path, data, version: None }))
     }
 
-    /// Deletes a node.
+    /// Adds a step that deletes a node.
     pub fn delete(self, path: impl AsRef<str>) -> Transaction<'a> {
         self.step(path.as_ref(), |path| Ok(Step::Delete { path, version: None }))
     }

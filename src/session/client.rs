@@ -104,7 +104,7 @@ impl Client {
         })
     }
 
-    /// Blocks until a server serves the session, at most `wait`; opens a session if there is none.
+    /// Blocks until the session is connected to a server, at most `wait`; opens one if there is none.
     ///
     /// Other calls wait for the connection by themselves.
     ///
@@ -252,8 +252,9 @@ impl Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// How many watches the client waits for: on nodes that it holds or keeps, and on those that
-    /// its calls wait for.
+    /// How many watches the client's calls, guards and observers use.
+    ///
+    /// Two on one node count twice.
     pub watches: usize,
     /// Nodes that the server watches for this session, as far as the client knows; `None` for a
     /// client of a program's ZooKeeper handle. Watches are removed in batches, so up to 64 may be
@@ -480,7 +481,7 @@ impl ClientBuilder {
         }
     }
 
-    /// Opens a session and returns once a server serves it.
+    /// Opens a session, and returns the client once it is connected.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::callbacks::{Callbacks, InOrder};
+use super::callback_threads::{Callbacks, InOrder};
 use super::connection::Ensemble;
 use super::event_reports::{OnReport, Reports};
 use super::notify::{Signals, Waiter};

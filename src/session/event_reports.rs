@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::callbacks::{Callbacks, InOrder};
+use super::callback_threads::{Callbacks, InOrder};
 use crate::event::{Event, LogAs};
 
 /// The program's function for events.

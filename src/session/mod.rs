@@ -3,7 +3,7 @@
 //! - [`client`] is public; its clones share a [`client_core`], which has one live [`session`] at a
 //!   time and opens another on demand, within the limits of [`retry_limits`]. [`status`]: what state a
 //!   session is in.
-//! - [`requests`]: the requests of a session, built on a [`connection`]; [`linked`] is our own
+//! - [`requests`]: the requests of a session, built on a [`connection`]; [`connection_over_link`] is our own
 //!   connection, `adopted` that of a program's handle.
 //! - A [`retrying_call`] is what blocks the program: until when, what ends it, and which session it asks; its
 //!   [`request_errors`] words its errors. [`watch_loop`] looks again whenever something changes, over lost
@@ -11,21 +11,21 @@
 //! - Waiting: [`notify`] (bells and subscriptions), [`watch_dispatch`], [`cancel`], [`wait_limit`], [`time_limit`],
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
 //!   that ask the same).
-//! - In the background: [`reaper`] (deletes), [`callbacks`] and [`event_reports`] (of events), on [`workers`].
+//! - In the background: [`reaper`] (deletes), [`callback_threads`] and [`event_reports`] (of events), on [`workers`].
 //! - [`child_names`]: lists of children. [`create_parents`]: creates nodes and their missing parents.
 
 #[cfg(feature = "zookeeper")]
 pub(crate) mod adopted;
-pub(crate) mod callbacks;
+pub(crate) mod callback_threads;
 pub(crate) mod cancel;
 pub(crate) mod changes_iterator;
 pub(crate) mod child_names;
 pub(crate) mod client;
 pub(crate) mod client_core;
 pub(crate) mod connection;
+mod connection_over_link;
 pub(crate) mod create_parents;
 pub(crate) mod event_reports;
-mod linked;
 pub(crate) mod notify;
 pub(crate) mod pending_reply;
 pub(crate) mod reaper;

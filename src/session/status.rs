@@ -81,10 +81,11 @@ impl Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SessionState {
-    /// A server serves the session.
+    /// The session is connected to a server.
     Connected,
-    /// The connection is lost, the session is not: locks are still held, and the client sends no
-    /// requests until a server serves the session again, or the session is lost.
+    /// The connection is lost, but not yet the session: its locks are still held.
+    ///
+    /// The client sends no requests until a server serves the session again, or it is lost.
     Suspended,
     /// The session is over: it expired, or its lease ran out by this machine's clock. All locks
     /// that were held in it are lost. The next call opens a new session.

@@ -1,6 +1,6 @@
 //! ZooKeeper servers for the tests of programs that use this crate.
 //!
-//! A server starts in half a second, in a directory and on a port of its own. The features are for
+//! Each has a directory and a port of its own. The features are for
 //! development only; `docs/testing.md` in the repository says how to install what they need:
 //!
 //! - `testing-local` starts servers from a local installation of ZooKeeper. It adds nine small
@@ -46,8 +46,8 @@
 //! ```
 //!
 //! Runners that start a process for each test, such as cargo-nextest, start a server for each test,
-//! too. Locks survive an outage that is clearly shorter than the session timeout: to test longer ones
-//! in little time, connect with a shorter [`session_timeout`](crate::ClientBuilder::session_timeout).
+//! too. To test losses in little time, connect with a shorter
+//! [`session_timeout`](crate::ClientBuilder::session_timeout).
 //!
 //! # Docker, or a local installation
 //!
@@ -247,7 +247,7 @@ impl ZooKeeperServer {
         }
     }
 
-    /// Resumes a paused server.
+    /// Lets a [paused](Self::pause) server go on.
     ///
     /// The server then expires the sessions whose timeout has passed, except for those whose
     /// clients it hears first. Does nothing if the server is running.

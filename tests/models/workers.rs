@@ -10,7 +10,7 @@ use super::threads;
 use crate::rt::shuttled::{give_way, one_in, set_poverty};
 use crate::rt::{AtomicBool, AtomicU64, Condvar, Mutex};
 use crate::session::adopted::calls_on_worker::Calls;
-use crate::session::callbacks::Callbacks;
+use crate::session::callback_threads::Callbacks;
 use crate::session::cancel::Cancel;
 use crate::session::connection::{Answered, Fault, OnAnswer, Reply, Request, Stat, Submission};
 use crate::session::pending_reply::PendingReply;

@@ -7,14 +7,14 @@ mod findings;
 mod four_letter_words;
 mod lock_check;
 mod ls;
-mod one_lock;
 mod server_settings_check;
+mod show_test_leader;
 pub(crate) mod shown;
 mod top;
 mod watch_and_wait;
 
 pub(crate) use self::doctor::doctor;
 pub(crate) use self::ls::ls;
-pub(crate) use self::one_lock::{leader, show, test};
+pub(crate) use self::show_test_leader::{leader, show, test};
 pub(crate) use self::top::top;
 pub(crate) use self::watch_and_wait::{wait, wait_until, watch};

@@ -1,36 +1,16 @@
-//! Children, groups and the clock, as the kernel shows them.
+//! The command's descendants, as the kernel shows them: adopts, ends and reaps them.
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, gettid};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
-use super::guard_messages::Instant;
-
-/// The present, by the clock that also counts while the machine sleeps.
-pub(super) fn now() -> Instant {
-    // It cannot fail with a clock that Linux has had since 2.6.39.
-    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
-    nanoseconds(time)
-}
-
-/// When this time has passed from then on.
-pub(super) fn after(then: Instant, time: Duration) -> Instant {
-    then.saturating_add(nanoseconds(time))
-}
-
-pub(super) fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
+use super::boot_clock::{after, now};
 
 /// Descendants that lose their parent become this process's children, wherever they have gone. Fails if it
 /// could not find them.
@@ -112,18 +92,6 @@ pub(super) fn reap(spared: &[Pid]) {
     for child in children() {
         if !spared.contains(&child) {
             let _ = look(child, WaitIdOptions::EXITED);
-        }
-    }
-}
-
-/// Waits until one of these can be read, and says which. Without a time limit.
-pub(super) fn readable<const N: usize>(of: [&dyn AsFd; N]) -> nix::Result<[bool; N]> {
-    let mut asked = of.map(|one| PollFd::new(one.as_fd(), PollFlags::POLLIN));
-    loop {
-        match poll(&mut asked, PollTimeout::NONE) {
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error),
-            Ok(_) => return Ok(asked.map(|one| one.any().unwrap_or(false))),
         }
     }
 }

@@ -11,7 +11,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{self, Command};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use std::time::Duration;
 use fork::Fork;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
@@ -27,10 +28,9 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use nix::unistd::{Pid, getpgid, getpid, getppid, pipe2, setpgid};
 use rustix::process::{WaitIdOptions, WaitIdStatus};
 
-use super::descendants::{
-    adopt_descendants, children, end_all, look, nanoseconds, now, readable, reap, runs,
-};
-use super::guard_messages::{Ended, Instant, Lines, Order, Report, send};
+use super::boot_clock::{BootTime, nanoseconds, now};
+use super::descendants::{adopt_descendants, children, end_all, look, reap, runs};
+use super::guard_messages::{Ended, Lines, Order, Report, send};
 use super::held_lock::HELD;
 use super::received_signals::{self, ASKING_TO_END, ENDING};
 use super::terminal::Terminal;
@@ -98,7 +98,7 @@ struct Guard {
     /// Ends when the forked process has become the command, or tells why it could not.
     starting: Option<File>,
     /// Until when the lock is certain to be held; `None` if there is no such time.
-    lock_ends: Option<Instant>,
+    lock_ends: Option<BootTime>,
     /// From the signal that is to end the command to KILL, in nanoseconds.
     grace: u64,
     is_warned: bool,
@@ -107,7 +107,7 @@ struct Guard {
     /// It was sent a signal that asks programs to end.
     is_told_to_end: bool,
     /// When to kill what the command has left running.
-    leftovers_end: Option<Instant>,
+    leftovers_end: Option<BootTime>,
     /// It has left processes running that were told to end.
     had_left_some: bool,
     /// Its end tells the command that the lock is lost.
@@ -335,13 +335,13 @@ impl Guard {
     }
 
     /// When the command is to be told that the lock ends, and when KILL is due.
-    fn due(&self) -> Option<(Instant, Instant)> {
+    fn due(&self) -> Option<(BootTime, BootTime)> {
         let kill = self.lock_ends?.saturating_sub(nanoseconds(KILL_BEFORE_END));
         let told = kill.saturating_sub(self.grace);
         Some(match self.plan.on_loss {
             OnLoss::Signal(_) => (told, kill),
             OnLoss::Kill => (kill, kill),
-            OnLoss::Warn => (told, Instant::MAX),
+            OnLoss::Warn => (told, BootTime::MAX),
         })
     }
 
@@ -349,7 +349,7 @@ impl Guard {
         let due = self.due().filter(|_| self.command.is_some());
         let next = due.map(|(told, kill)| if self.is_warned { kill } else { told });
         match next.into_iter().chain(self.leftovers_end).min() {
-            None | Some(Instant::MAX) => self.timer.unset()?,
+            None | Some(BootTime::MAX) => self.timer.unset()?,
             Some(at) => {
                 // Zero would be no timer.
                 let at = TimeSpec::from_duration(Duration::from_nanos(at.max(1)));
@@ -365,7 +365,7 @@ impl Guard {
         if self.command.is_none() {
             return Ok(false);
         }
-        let (told, kill) = self.due().unwrap_or((Instant::MAX, Instant::MAX));
+        let (told, kill) = self.due().unwrap_or((BootTime::MAX, BootTime::MAX));
         let now = now();
         if now >= kill || self.must_end {
             self.kill_all();
@@ -492,5 +492,17 @@ fn ending(status: Option<WaitIdStatus>) -> Ended {
         },
         // Somebody else has reaped it.
         None => Ended { signal: Some(127), ..Ended::default() },
+    }
+}
+
+/// Waits until one of these can be read, and says which. Without a time limit.
+fn readable<const N: usize>(of: [&dyn AsFd; N]) -> nix::Result<[bool; N]> {
+    let mut asked = of.map(|one| PollFd::new(one.as_fd(), PollFlags::POLLIN));
+    loop {
+        match poll(&mut asked, PollTimeout::NONE) {
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Ok(asked.map(|one| one.any().unwrap_or(false))),
+        }
     }
 }

@@ -7,8 +7,7 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use zklock::LossReason;
 
-/// Nanoseconds of the clock that also counts while the machine sleeps.
-pub(super) type Instant = u64;
+use super::boot_clock::BootTime;
 
 /// What the guard is told.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
@@ -18,14 +17,14 @@ pub(super) enum Order {
     Start {
         variables: Vec<(String, String)>,
         /// Until when the lock is certain to be held; `None` if there is no lock.
-        lock_ends: Option<Instant>,
+        lock_ends: Option<BootTime>,
         /// From the signal that is to end the command to KILL, in nanoseconds.
         grace: u64,
         /// Whether the command becomes the terminal's foreground group.
         takes_terminal: bool,
     },
     /// The lock is certain to be held until then.
-    Held { until: Instant },
+    Held { until: BootTime },
     /// The lock is lost, and the command goes on: only its descriptor tells it.
     Lost,
     /// Pass this signal on to the command's group.

@@ -2,8 +2,9 @@
 //!
 //! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
 //! command; and the command, in a group of its own. `supervise_core` decides what zklock does meanwhile, `supervise`
-//! does it, `waiting` is what it does before, `held_lock` the locks, `run_settings` what there is to do.
+//! does it, `signal_thread` is what it does before, `held_lock` the locks, `run_settings` what there is to do.
 
+mod boot_clock;
 mod descendants;
 mod event_lines;
 mod guard;
@@ -11,7 +12,7 @@ mod guard_messages;
 mod held_lock;
 mod received_signals;
 mod run_settings;
-mod signals_outside_command;
+mod signal_thread;
 mod supervise;
 mod supervise_core;
 mod systemd;
@@ -31,7 +32,7 @@ use self::event_lines::Events;
 use self::guard::{GuardProcess, Plan};
 use self::held_lock::Held;
 use self::run_settings::{Mode, RunSettings};
-use self::signals_outside_command::Waiting;
+use self::signal_thread::Waiting;
 use self::supervise::Supervisor;
 use self::terminal::Terminal;
 use crate::exit::{Exit, Failure};

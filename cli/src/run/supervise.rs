@@ -13,9 +13,8 @@ use nix::unistd::Pid;
 use serde_json::json;
 use zklock::Client;
 
-use super::descendants::{
-    adopt_descendants, after, children, end_all, nanoseconds, now, reap, runs, some_are_left,
-};
+use super::boot_clock::{after, nanoseconds, now};
+use super::descendants::{adopt_descendants, children, end_all, reap, runs, some_are_left};
 use super::event_lines::Events;
 use super::guard::GuardProcess;
 use super::guard_messages::{Happening, Lines, Order, send};

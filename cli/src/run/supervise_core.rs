@@ -9,8 +9,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::descendants::{after, nanoseconds};
-use super::guard_messages::{Ended, Happening, Instant, Order, Report};
+use super::boot_clock::{BootTime, after, nanoseconds};
+use super::guard_messages::{Ended, Happening, Order, Report};
 use super::received_signals::ASKING_TO_END;
 use crate::exit::Exit;
 use crate::on_loss_and_on_ask::{OnAsk, OnLoss};
@@ -32,9 +32,9 @@ const NOT_RENEWED: &str = "no answer of a server has renewed its lease in time";
 /// What is seen when something has happened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    pub(super) now: Instant,
+    pub(super) now: BootTime,
     /// Until when the lock is certain to be held; `None` if it is not held.
-    pub(super) held_until: Option<Instant>,
+    pub(super) held_until: Option<BootTime>,
     /// Whether neither zklock's group nor the command's has the terminal.
     pub(super) is_terminal_elsewhere: bool,
 }
@@ -92,16 +92,16 @@ pub(super) struct Course<'a> {
     /// Why the lock counts as lost, if it does.
     lost: Option<String>,
     /// When the command has run long enough.
-    run_ends: Option<Instant>,
+    run_ends: Option<BootTime>,
     has_run_too_long: bool,
     /// When the command has to be gone, whatever the guard does.
-    force_at: Option<Instant>,
+    force_at: Option<BootTime>,
     ending_signals: u32,
     /// After a second signal that was to end it, or after it has run long enough.
-    kill_at: Option<Instant>,
+    kill_at: Option<BootTime>,
     is_kill_wanted: bool,
     /// When the guard, which was told to kill it, has to have done that.
-    killed_by: Option<Instant>,
+    killed_by: Option<BootTime>,
     actions: Vec<Action>,
     then: Option<Then>,
 }
@@ -139,7 +139,7 @@ impl<'a> Course<'a> {
     }
 
     /// When there is something to do though nothing happens.
-    pub(super) fn wakes_at(&self) -> Option<Instant> {
+    pub(super) fn wakes_at(&self) -> Option<BootTime> {
         [self.run_ends, self.force_at, self.kill_at, self.killed_by].into_iter().flatten().min()
     }
 
@@ -270,20 +270,20 @@ impl<'a> Course<'a> {
     }
 
     /// Tells the guard how long the lock is held now.
-    fn look_at_lock(&mut self, held_until: Option<Instant>) {
+    fn look_at_lock(&mut self, held_until: Option<BootTime>) {
         if let Some(until) = held_until.filter(|_| self.lost.is_none()) {
             self.note_lock(held_until);
             self.tell(Order::Held { until });
         }
     }
 
-    fn note_lock(&mut self, held_until: Option<Instant>) {
+    fn note_lock(&mut self, held_until: Option<BootTime>) {
         let until = held_until.filter(|_| self.plan.on_loss != OnLoss::Warn);
         self.force_at = until.map(|until| until.saturating_sub(nanoseconds(FORCE_BEFORE_END)));
     }
 
-    fn look_at_time(&mut self, now: Instant) {
-        let is_over = |time: &mut Option<Instant>| time.take_if(|time| now >= *time).is_some();
+    fn look_at_time(&mut self, now: BootTime) {
+        let is_over = |time: &mut Option<BootTime>| time.take_if(|time| now >= *time).is_some();
         if is_over(&mut self.force_at) {
             return self.end(Some(Force::LockEnds), Exit::LockLost);
         }
@@ -301,7 +301,7 @@ impl<'a> Course<'a> {
     }
 
     /// Has the command end, since it has run for as long as it may.
-    fn end_run(&mut self, now: Instant) {
+    fn end_run(&mut self, now: BootTime) {
         self.has_run_too_long = true;
         self.kill_after_grace(now);
         let has_run = match self.command {
@@ -318,7 +318,7 @@ impl<'a> Course<'a> {
     }
 
     /// What is to happen earlier is not put off.
-    fn kill_after_grace(&mut self, now: Instant) {
+    fn kill_after_grace(&mut self, now: BootTime) {
         self.kill_at = earliest(self.kill_at, after(now, self.grace));
     }
 
@@ -378,7 +378,7 @@ impl<'a> Course<'a> {
 }
 
 /// The earlier of these.
-fn earliest(before: Option<Instant>, at: Instant) -> Option<Instant> {
+fn earliest(before: Option<BootTime>, at: BootTime) -> Option<BootTime> {
     before.into_iter().chain([at]).min()
 }
 
@@ -399,7 +399,7 @@ mod tests {
     const SECOND: u64 = 1_000 * MILLISECOND;
 
     /// When the command is to be started.
-    const BEGIN: Instant = 1_000 * SECOND;
+    const BEGIN: BootTime = 1_000 * SECOND;
 
     const GROUP: i32 = 4711;
 
@@ -413,12 +413,12 @@ mod tests {
     }
 
     /// At this time, with a lock that is held for this long from then on.
-    fn seen(now: Instant, held_for: Option<u64>) -> Seen {
+    fn seen(now: BootTime, held_for: Option<u64>) -> Seen {
         let held_until = held_for.map(|time| now + time);
         Seen { now, held_until, is_terminal_elsewhere: false }
     }
 
-    fn held(now: Instant) -> Seen {
+    fn held(now: BootTime) -> Seen {
         seen(now, Some(30 * SECOND))
     }
 

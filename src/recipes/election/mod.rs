@@ -84,8 +84,8 @@ impl LeaderElection {
     }
 
     /// Campaigns, waiting at most `wait`, as
-    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within) does; returns `None`
-    /// if others were ahead until then.
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within) does; `None` if
+    /// other candidates were still ahead then.
     ///
     /// # Errors
     ///

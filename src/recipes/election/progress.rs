@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct ElectionProgress {
     /// The present phase.
     pub phase: ElectionPhase,
-    /// How many terms have begun.
+    /// How many terms of this candidate have begun.
     pub terms: u64,
     /// The last error of a term or of campaigning, including one that ended `lead`, except for a
     /// cancellation. Errors of campaigning are [`Error`](crate::Error)s.
@@ -22,7 +22,7 @@ pub struct ElectionProgress {
 pub enum ElectionPhase {
     /// `lead` was not called, or has ended.
     Idle,
-    /// Resting for a moment after an error.
+    /// Pausing after an error, before the next attempt.
     Resting,
     /// Waiting for a connection to the ensemble.
     Connecting,

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use self::member_node::{JOIN, MemberNode};
 use self::rejoining_membership::Membership;
-use super::children_created_since::Generation;
+use super::children_generation::Generation;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::contend::list_contenders::{HIDDEN, created_at};
 use crate::error::{Error, ErrorKind, Result};

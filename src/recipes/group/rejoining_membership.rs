@@ -12,7 +12,7 @@ use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::rt::{Condvar, Deadline, Mutex};
-use crate::session::callbacks::{Callbacks, InOrder};
+use crate::session::callback_threads::{Callbacks, InOrder};
 use crate::session::cancel::Cancel;
 use crate::session::client_core::ClaimedName;
 use crate::session::notify::{Signal, Subscription};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::item_names::{Item, Layout};
-use crate::recipes::children_created_since::Generation;
+use crate::recipes::children_generation::Generation;
 use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::connection::{Names, Stat};
 use crate::session::notify::{Signal, Signals, Subscription};

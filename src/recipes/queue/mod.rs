@@ -2,11 +2,11 @@
 
 mod item_cache;
 mod item_names;
-mod items_taken_too_late;
-pub(crate) mod lease;
+mod items_taken_after_timeout;
+pub(crate) mod leased_item;
 mod offer_and_take;
 
-use lease::LeasedItem;
+use leased_item::LeasedItem;
 
 use crate::acl::Acl;
 use crate::contend::acquire::{insist, insist_within};
@@ -226,8 +226,7 @@ impl Items {
         insist_within(&wait, || self.take_by(self.within(&wait)))
     }
 
-    /// Returns, once, the items that the server gave to calls which had failed by then, unless
-    /// later calls have returned them.
+    /// Returns the items that were taken for calls which had already failed, each item once.
     ///
     /// Calls that take return them before all others, so this is for programs that take no more:
     /// call it after [`Client::close`], and offer the items again through another client, or do the
