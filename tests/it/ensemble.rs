@@ -108,13 +108,14 @@ impl Tally<'_> {
         while !stop.load(Ordering::Relaxed) {
             let guard = lock.lock().unwrap();
             assert!(!self.inside.swap(true, Ordering::SeqCst), "two holders at once");
+            let inside = Inside(&self.inside);
             let before = self.shared.load(Ordering::SeqCst);
             let token = guard.fencing_token();
             assert!(self.last_token.lock().unwrap().replace(token) < Some(token));
             thread::yield_now();
             assert!(guard.is_held(), "lost while at work");
             self.shared.store(before + 1, Ordering::SeqCst);
-            self.inside.store(false, Ordering::SeqCst);
+            drop(inside);
             self.rounds.fetch_add(1, Ordering::SeqCst);
             // Both ways to release are used in turn.
             if before.is_multiple_of(2) {
@@ -126,6 +127,15 @@ impl Tally<'_> {
     fn wait_for_rounds(&self, more: u64) {
         let goal = self.rounds.load(Ordering::SeqCst) + more;
         eventually(AMPLE, &format!("{more} rounds"), || self.rounds.load(Ordering::SeqCst) >= goal);
+    }
+}
+
+/// Notes at its end, also if that is a panic, that no holder is at work.
+struct Inside<'a>(&'a AtomicBool);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 

@@ -661,7 +661,8 @@ fn s20_who_contends_for_all_and_gives_up_last_leaves_no_node() {
     });
     rig.site.wait_for_children("a", 2);
     for (leaver, cancel) in leavers.into_iter().zip(&cancels) {
-        assert_eq!(rig.children().len(), 2);
+        // The second leaver has taken the place of the first, or has made its own.
+        rig.site.wait_for_children("a", 2);
         cancel.cancel();
         assert_eq!(leaver.join().unwrap(), ErrorKind::Cancelled);
     }
