@@ -38,8 +38,9 @@ pub enum ErrorKind {
     /// connections were closed right after a request of one size, more than 64 KiB, requests of
     /// that size or more fail with this kind for a minute, without being sent.
     TooLarge,
-    /// No server answered in time, and the call has changed nothing. (A guard that was given to the
-    /// call is released all the same.)
+    /// No server answered in time, and the call has changed nothing.
+    ///
+    /// A guard given to the call is released all the same.
     Connect,
     /// The connection was lost, or the time was over, before the reply came: the call may have
     /// taken effect.
@@ -64,16 +65,15 @@ pub enum ErrorKind {
     Taken,
     /// The double barrier has all its participants; this one did not enter.
     Full,
-    /// Something that the call needs does not exist, such as a node or a round of a commit.
+    /// Something that the call needs does not exist, such as a node or a round of a two-phase commit.
     NotFound,
-    /// Something that the call was to create already exists, such as a node or a round of a commit.
+    /// Something that the call was to create already exists, such as a node or a round of a two-phase commit.
     AlreadyExists,
     /// The node has children, so it cannot be deleted.
     NotEmpty,
     /// The node's data has another version than the transaction requires; nothing was changed.
     VersionMismatch,
-    /// The call, such as a transaction, is not possible with a client of the program's own
-    /// `zookeeper` handle.
+    /// The call, such as a transaction, is not possible with a client made of a `zookeeper` handle.
     Unsupported,
     /// A [`Cancel`](crate::Cancel) token was tripped during the wait.
     Cancelled,
@@ -211,7 +211,7 @@ impl fmt::Debug for Error {
 }
 
 impl From<Error> for std::io::Error {
-    /// Wraps the error in one of `std::io`, whose [`get_ref`](std::io::Error::get_ref) returns it.
+    /// Makes a `std::io::Error`, whose [`get_ref`](std::io::Error::get_ref) returns this error.
     fn from(error: Error) -> std::io::Error {
         use std::io::ErrorKind as Io;
         let kind = match error.kind() {

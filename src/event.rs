@@ -85,10 +85,10 @@ pub enum Event {
         waited: Duration,
         /// The fencing token of the hold.
         token: FencingToken,
-        /// Whether another thread of this process handed the lock over, without a request.
+        /// Whether another thread of this process handed the lock over.
         is_local: bool,
     },
-    /// A holder has released what it held.
+    /// A holder of this client has released what it held.
     #[non_exhaustive]
     Released {
         /// The path of the lock node.

@@ -45,7 +45,7 @@ impl FencingToken {
         self.zxid
     }
 
-    /// Returns how many threads of the process had held by the same node before this holder.
+    /// Returns a number that grows from holder to holder of the same node, from 0.
     pub fn turn(&self) -> u32 {
         self.turn
     }
@@ -60,8 +60,9 @@ impl From<(u64, u32)> for FencingToken {
 }
 
 impl From<FencingToken> for u128 {
-    /// Returns the token as one number, which sorts as tokens do: the zxid, then 32 bits for the
-    /// turn.
+    /// Returns the token as one number, which sorts as tokens do.
+    ///
+    /// Its lowest 32 bits are the turn.
     fn from(token: FencingToken) -> u128 {
         (u128::from(token.zxid) << 32) | u128::from(token.turn)
     }

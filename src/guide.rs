@@ -1,4 +1,4 @@
-//! Which recipe to use when, and what calls promise.
+//! Which recipe to use when, and what each call guarantees.
 //!
 //! # Which recipe
 //!

@@ -285,7 +285,7 @@ pub mod election {
     pub use crate::recipes::election::progress::{ElectionPhase, ElectionProgress};
 }
 
-/// A participant's place in a [`DoubleBarrier`].
+/// The guard of a participant inside a [`DoubleBarrier`].
 pub mod barrier {
     pub use crate::recipes::double_barrier::Entered;
 }

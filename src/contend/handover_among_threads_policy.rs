@@ -21,10 +21,10 @@ pub enum HandOver {
     /// Lets threads of this client pass the lock on to each other: without limits until another
     /// contender is seen, then within the limits given here.
     Within {
-        /// How many more threads may get the node after another contender is seen.
+        /// How many more threads may take over the lock once a contender elsewhere waits for it.
         turns: u32,
-        /// How long the node may be handed on after another contender is seen. A thread that has
-        /// the lock by then keeps it for as long as it likes.
+        /// For how long threads may go on taking over the lock once a contender elsewhere waits for
+        /// it. The last one keeps it as long as it likes.
         time: Duration,
     },
 }

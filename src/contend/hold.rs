@@ -184,7 +184,7 @@ impl Hold {
         &self.client
     }
 
-    /// Returns the path of the contender's node, as the client names it; with several locks, of the
+    /// Returns the path of the contender's node, without the chroot; with several locks, of the
     /// first.
     pub fn path(&self) -> &str {
         &self.held_node.path

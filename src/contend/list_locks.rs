@@ -79,7 +79,7 @@ pub enum LockKind {
     /// A [`DistributedSemaphore`](crate::DistributedSemaphore) or a
     /// [`DoubleBarrier`](crate::DoubleBarrier).
     Semaphore {
-        /// How many permits the semaphore has, as the name of the first contender's node says.
+        /// How many permits the semaphore has, read from the name of the first contender's node.
         permits: u32,
         /// How many permits are taken.
         taken: u32,

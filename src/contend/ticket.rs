@@ -18,7 +18,7 @@ pub enum ContenderKind {
     /// Before the sequence number, its name has `lock-` (Curator, go-zookeeper), `__lock__` (kazoo)
     /// or `x-<session id>-` (ZooKeeper's `WriteLock`).
     Mutex,
-    /// Asks for a read lock, which excludes mutexes and writers.
+    /// Asks for a read lock, beside which only other readers can hold.
     ///
     /// Its name has `__READ__` (Curator) or `__rlock__` (kazoo).
     Read,
@@ -26,7 +26,7 @@ pub enum ContenderKind {
     ///
     /// Its name has `__WRIT__`.
     Write,
-    /// Asks for permits of a semaphore, which exclude all other kinds.
+    /// Asks for permits of a semaphore, beside which only other permits can be held.
     ///
     /// Its name has `lease-<how many>-of-<permits>-`.
     Permits,

@@ -46,7 +46,9 @@ impl Lost {
         }
     }
 
-    /// Blocks as [`wait`](Lost::wait) does, at most `wait`; `None` if the hold had not ended then.
+    /// Blocks until the hold ends, at most `wait`; `None` if it had not ended then.
+    ///
+    /// Otherwise as [`wait`](Lost::wait).
     pub fn wait_within(&self, wait: impl Into<Wait>) -> Option<Result<(), LossReason>> {
         let wait = wait.into();
         match &self.release {
@@ -187,8 +189,7 @@ impl JointRelease {
 }
 
 impl From<Lost> for Cancel {
-    /// Returns a token that is tripped when the lock is lost, to end calls in which the holder
-    /// waits.
+    /// Returns a token that is tripped when the lock is lost, to end calls that wait with it.
     ///
     /// A release does not trip it.
     fn from(lost: Lost) -> Cancel {

@@ -348,7 +348,7 @@ impl MultiGuard {
         self.parts.iter().all(|part| part.hold().seems_held())
     }
 
-    /// Returns the fencing token of each lock, with the path of this guard's node there.
+    /// Returns the path of this guard's node in each lock, with the fencing token.
     ///
     /// In the order in which the locks were acquired, without permits, which have no token.
     pub fn fencing_tokens(&self) -> Vec<(&str, FencingToken)> {

@@ -229,8 +229,8 @@ impl DistributedLock {
         self
     }
 
-    /// Keeps the released lock for this client for at most `limit`, so that acquiring it again is
-    /// fast, unless another contender asks for it. Default: not kept.
+    /// Sets for how long this client keeps a released lock, to acquire it again fast, unless another
+    /// contender asks for it. Default: not kept.
     ///
     /// Acquiring it again in this time costs no request. As soon as another contender comes, or a
     /// client [requests the release](LockNode::request_release), the node is deleted; also when the

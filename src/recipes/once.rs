@@ -86,7 +86,7 @@ pub struct Once {
 
 placed!(
     Once,
-    "Returns the `Once` whose marks and locks are below the node `base/name`",
+    "Returns the `Once` that keeps marks of done jobs, and locks, below `base/name`",
     "Clients that run jobs need READ, CREATE and DELETE on the created nodes."
 );
 
@@ -112,7 +112,7 @@ pub struct OnceMark {
     pub at: SystemTime,
     /// The process that ran the job: its host, process id, program and thread.
     pub by: String,
-    /// The fencing token of the lock while the job ran.
+    /// The fencing token of the lock under which the job ran.
     pub fencing_token: Option<FencingToken>,
     /// The transaction that wrote it. Unlike the time, it grows whichever server leads.
     czxid: i64,
@@ -157,9 +157,9 @@ struct Turn {
 }
 
 impl Once {
-    /// Runs the job for this key, unless it is done or another call is running it.
+    /// Runs the job for this key, unless it is done; returns at once if any other call is running it.
     ///
-    /// [`run_within`](Once::run_within) waits for the other call, which may fail.
+    /// [`run_within`](Once::run_within) waits for that call, which may fail.
     ///
     /// The key is one component of a path. The job receives the guard, to fence its writes and to
     /// check whether the lock is [still held](crate::Hold::is_held). Before and after the job, the

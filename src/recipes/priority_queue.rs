@@ -55,7 +55,7 @@ impl PriorityQueue {
         self
     }
 
-    /// Puts an item into the queue, at most once, behind those with the same or a lower priority
+    /// Puts an item into the queue, behind those with the same or a lower priority
     /// number. Returns a number that no other item of the queue has.
     ///
     /// # Errors

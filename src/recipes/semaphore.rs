@@ -116,8 +116,8 @@ impl DistributedSemaphore {
         self.try_acquire_many(1)
     }
 
-    /// Acquires `permits` permits as [`try_acquire`](DistributedSemaphore::try_acquire) does,
-    /// without waiting for other contenders.
+    /// Acquires `permits` permits if they are free and no other contender waits, as
+    /// [`try_acquire`](DistributedSemaphore::try_acquire) does.
     ///
     /// # Errors
     ///

@@ -80,8 +80,8 @@ impl SharedValue {
         })
     }
 
-    /// Sets the value as [`set`](SharedValue::set) does, if there is none yet; `None` if there is
-    /// one.
+    /// Sets the value as [`set`](SharedValue::set) does, if there is none yet; otherwise
+    /// returns `None`.
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ impl SharedValue {
         self.znode().write_if_unchanged(version, data)
     }
 
-    /// Replaces the value by what `new` returns for it, atomically, and returns the new version;
-    /// `None` if `new` declined by returning `None`.
+    /// Replaces the value atomically by what the closure returns for it, and returns the new
+    /// version; `None` if the closure returned `None`.
     ///
     /// It starts again if the value was changed between reading and setting it: `new` may be called
     /// many times. `new` is given `None` if there is no value. Its error ends the call.

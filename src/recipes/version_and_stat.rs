@@ -11,7 +11,7 @@ use crate::session_id::SessionId;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Versioned {
-    /// The bytes.
+    /// The node's data.
     pub data: Vec<u8>,
     /// The version, to write only if no other client has written since.
     pub version: Version,
@@ -38,7 +38,7 @@ pub struct Version {
     /// The transaction that created the node. In a node that is created again, the numbers start
     /// again.
     node: i64,
-    /// ZooKeeper's number of the version: how often the data was written since the node was created.
+    /// ZooKeeper's number of the version: how many times the data was written since the node was created.
     pub number: i32,
 }
 

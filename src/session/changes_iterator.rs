@@ -84,8 +84,8 @@ impl<T: Clone + Send + 'static> Changes<T> {
         }
     }
 
-    /// Waits at most `wait` for a state other than the last call's, and returns it; `None` if
-    /// nothing has changed in time.
+    /// Waits at most `wait` for a state other than the one returned last, and returns it; `None`
+    /// if nothing has changed in time.
     ///
     /// The first call returns the state at once. A request that is under way may take up to 50 ms
     /// more.

@@ -104,7 +104,7 @@ impl Client {
         })
     }
 
-    /// Blocks until the session is connected to a server, at most `wait`; opens one if there is none.
+    /// Blocks until there is a session and it is connected to a server, at most `wait`.
     ///
     /// Other calls wait for the connection by themselves.
     ///
@@ -180,8 +180,7 @@ impl Client {
         granted.filter(|timeout| !timeout.is_zero())
     }
 
-    /// Returns how long an outage may last without costing this client a lock, whether the client
-    /// is idle or busy.
+    /// Returns how long an outage may last without costing a lock, be this client idle or busy.
     ///
     /// This is what a session's lease has left at least while its server answers at once. An outage
     /// counts until a server serves the session again. `None` whenever the [session
@@ -191,8 +190,9 @@ impl Client {
         (!info.timeout.is_zero()).then_some(info.outage_limit)
     }
 
-    /// Returns the longest `tickTime` that the client assumes of a server: the
-    /// [stated](ClientBuilder::tick_time) one, the default, or a longer one that a granted session
+    /// Returns the longest `tickTime` that the client assumes of the servers.
+    ///
+    /// The [stated](ClientBuilder::tick_time) one, the default, or a longer one that a granted session
     /// timeout implies.
     ///
     /// `None` whenever the [session timeout](Client::session_timeout) is.
@@ -252,14 +252,15 @@ impl Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// How many watches the client's calls, guards and observers use.
+    /// How many watches the client's calls, guards and [`Changes`](crate::Changes) use.
     ///
     /// Two on one node count twice.
     pub watches: usize,
-    /// Nodes that the server watches for this session, as far as the client knows; `None` for a
-    /// client of a program's ZooKeeper handle. Watches are removed in batches, so up to 64 may be
-    /// left over from ended waits. Servers before 3.5 cannot remove them: they stay until the node
-    /// changes or the connection ends.
+    /// Nodes that the server watches for this session, as far as the client knows.
+    ///
+    /// `None` over a program's own `zookeeper` handle. Watches are removed in batches, so up to 64
+    /// may be left over from ended waits. Servers before 3.5 cannot remove them: they stay until the
+    /// node changes or the connection ends.
     pub watches_at_server: Option<usize>,
     /// Nodes still to be deleted in the background.
     pub pending_deletes: usize,
@@ -349,7 +350,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how long [`connect`](ClientBuilder::connect) tries to reach a server.
+    /// Sets how long [`connect`](ClientBuilder::connect) tries in total to reach any server.
     ///
     /// Default 15 seconds. The limit also applies to later calls that neither wait for others nor
     /// have a time limit, such as `try_lock` and `contenders`. A call that waits without a limit,

@@ -39,8 +39,8 @@ impl Retry {
         Retry { losses: Some(most), ..self }
     }
 
-    /// Limits how long one call tolerates being without a connection at a stretch, even if the
-    /// session ends meanwhile.
+    /// Limits how long at a stretch one call goes on without a connection, whether or not the session
+    /// ends meanwhile.
     ///
     /// After that, the call fails with [`Connect`](crate::ErrorKind::Connect). Zero tolerates no
     /// outage at all.

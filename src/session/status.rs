@@ -87,8 +87,8 @@ pub enum SessionState {
     ///
     /// The client sends no requests until a server serves the session again, or it is lost.
     Suspended,
-    /// The session is over: it expired, or its lease ran out by this machine's clock. All locks
-    /// that were held in it are lost. The next call opens a new session.
+    /// The session is over: it expired, or the client had no answer for so long that it may have. All
+    /// locks that were held in it are lost. The next call opens a new session.
     Lost,
     /// The client was closed.
     Closed,

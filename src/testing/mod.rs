@@ -148,8 +148,8 @@ trait Backend: Send {
 }
 
 impl ZooKeeperServer {
-    /// Starts a server with the settings of `testcontainers.toml`, and waits until it serves
-    /// clients.
+    /// Starts a server with the settings of the package's `testcontainers.toml`, and waits until it
+    /// serves clients.
     ///
     /// A missing image is pulled first, for at most ten minutes. After that the start-up timeout
     /// limits the wait, 60 s by default.
@@ -162,7 +162,7 @@ impl ZooKeeperServer {
         ZooKeeperServer::builder().start()
     }
 
-    /// Returns a builder for a server with other settings.
+    /// Returns a builder, for a server with settings of the test's own.
     pub fn builder() -> ZooKeeperServerBuilder {
         ZooKeeperServerBuilder::new()
     }

@@ -362,8 +362,8 @@ impl Entered {
         target.find(LEAVE, target.call(&Wait::FOREVER), look).map(drop)
     }
 
-    /// Leaves in any case, and waits for the others, at most `wait`; returns false if others were
-    /// still inside then.
+    /// Leaves, and waits for the others to leave, at most `wait`; returns false if some were still
+    /// inside then. It has left in any case.
     ///
     /// # Errors
     ///

@@ -67,12 +67,11 @@ impl LeaderElection {
         insist(|| self.supervise(&Wait::FOREVER, &mut term))
     }
 
-    /// Campaigns and runs `term` again and again as [`lead`](LeaderElection::lead) does, for at
-    /// most `wait`.
+    /// Campaigns and runs `term` again and again as [`lead`](LeaderElection::lead) does, and
+    /// begins no campaign or term once `wait` is over.
     ///
-    /// The end of `wait` ends campaigning and pausing at once, but interrupts no term. The term
-    /// that runs then is the last one; if it returns `Break`, the call returns its value. `None`
-    /// when the time is over.
+    /// The end of `wait` ends campaigning and pausing at once, but interrupts no term. If the term
+    /// that runs then returns `Break`, the call returns its value. `None` when the time is over.
     ///
     /// # Errors
     ///
@@ -85,8 +84,8 @@ impl LeaderElection {
         self.supervise(&wait.into(), term)
     }
 
-    /// Returns what [`lead`](LeaderElection::lead) is doing now; if it runs several times on this
-    /// value and its clones, what the most advanced call does.
+    /// Returns what [`lead`](LeaderElection::lead) is doing now; of several calls at once on this
+    /// value and its clones, what the most advanced one does.
     pub fn progress(&self) -> ElectionProgress {
         let is_connected = self.lock_node.client().state() == SessionState::Connected;
         let progress = self.progress.lock();

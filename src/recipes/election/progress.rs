@@ -28,7 +28,7 @@ pub enum ElectionPhase {
     Connecting,
     /// Waiting for its turn: other candidates are ahead.
     Campaigning,
-    /// A term runs. Its [`Leadership`](crate::Leadership) says whether it still leads.
+    /// This candidate leads. Its [`Leadership`](crate::Leadership) says whether it still leads.
     Leading,
 }
 

@@ -49,7 +49,7 @@ pub struct Group {
     target: NodeConfig,
 }
 
-/// A member of a [`Group`].
+/// A member of a [`Group`], as the group lists it.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Member {
@@ -60,7 +60,7 @@ pub struct Member {
     /// The id of the session that owns its node; `None` if the node is not ephemeral, or if an ACL
     /// hides the session and [`since`](Member::since).
     pub session: Option<SessionId>,
-    /// When it joined in this session, by the ensemble's clock; `None` if an ACL hides that. Since
+    /// When it joined in its present session, by the ensemble's clock; `None` if an ACL hides that. Since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.
     pub since: Option<SystemTime>,
 }

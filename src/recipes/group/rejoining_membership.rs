@@ -70,7 +70,7 @@ impl Membership {
         Membership { shared }
     }
 
-    /// Returns the path of the member's node, as the client names it; it ends with the id.
+    /// Returns the path of the member's node, without the chroot; it ends with the id.
     pub fn path(&self) -> &str {
         &self.shared.node.path
     }
@@ -90,8 +90,8 @@ impl Membership {
         is_standing && lost.reason().is_none()
     }
 
-    /// Returns a handle with which any thread can wait for one loss: the present one if there is
-    /// one, otherwise the next.
+    /// Returns a handle with which any thread can wait until the membership is lost; at once if it
+    /// is lost now.
     pub fn lost(&self) -> Lost {
         self.shared.state.lock().lost.clone()
     }

@@ -58,7 +58,7 @@ impl LeasedItem {
         &self.data
     }
 
-    /// Returns the path of the item's node, as the client names it.
+    /// Returns the path of the item's node, without the chroot.
     ///
     /// It ends with the item's number, which a returned item keeps.
     ///

@@ -17,7 +17,7 @@ use crate::session::wait_limit::Wait;
 pub(crate) use item_names::Layout;
 pub use offer_and_take::Items;
 
-/// A queue of items, each of a few bytes up to nearly 1 MiB: what is offered first is taken first.
+/// A queue of items, each of at most nearly 1 MiB: what is offered first is taken first.
 ///
 /// An item is a sequential node below `base/name`, with the item's bytes. This is the layout of
 /// ZooKeeper's own recipe and of Curator's `SimpleDistributedQueue`, whose clients may offer and
@@ -117,7 +117,7 @@ impl DistributedQueue {
         self
     }
 
-    /// Puts an item at the end of the queue, at most once, and returns its sequence number.
+    /// Puts an item at the end of the queue, and returns its sequence number.
     ///
     /// # Errors
     ///
@@ -226,9 +226,9 @@ impl Items {
         insist_within(&wait, || self.take_by(self.within(&wait)))
     }
 
-    /// Returns the items that were taken for calls which had already failed, each item once.
+    /// Returns the items of calls that took them off the queue, but failed as the reply came too late.
     ///
-    /// Calls that take return them before all others, so this is for programs that take no more:
+    /// Each item once. Later calls that take return them first, so this is for programs that take no more:
     /// call it after [`Client::close`], and offer the items again through another client, or do the
     /// work. Sends no request.
     ///

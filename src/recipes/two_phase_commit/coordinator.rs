@@ -97,8 +97,7 @@ impl Coordinator {
         }
     }
 
-    /// Aborts the round, whatever the votes, and returns the decision: the earlier one if it is
-    /// already decided.
+    /// Aborts the round, whatever the votes, unless it is already decided; returns the decision.
     ///
     /// # Errors
     ///

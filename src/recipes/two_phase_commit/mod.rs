@@ -87,8 +87,8 @@ const FORGET: Purpose =
 
 placed!(
     TwoPhaseCommit,
-    "Returns the round at the node `base/name`; another round can be there only after this one is forgotten",
-    "Participants need READ, CREATE and DELETE on the round's node; the coordinator also WRITE."
+    "Returns the round at the node `base/name`",
+    "Another round can be there only after [`forget`](TwoPhaseCommit::forget). Participants need READ, CREATE and DELETE on the round's node; the coordinator also WRITE."
 );
 
 impl TwoPhaseCommit {
@@ -163,8 +163,8 @@ impl TwoPhaseCommit {
         self.join_within(participant, limit)
     }
 
-    /// Joins the round as [`join`](TwoPhaseCommit::join) does, waiting at most `wait` instead of
-    /// the connect timeout.
+    /// Joins the round as [`join`](TwoPhaseCommit::join) does, within `wait` instead of the connect
+    /// timeout.
     ///
     /// # Errors
     ///

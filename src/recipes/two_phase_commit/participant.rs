@@ -21,7 +21,7 @@ use crate::session::session::Session;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 
-/// A participant of a [`TwoPhaseCommit`](crate::TwoPhaseCommit).
+/// Votes in a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit) that this client has joined.
 ///
 /// Dropping it has the same effect as its death: keep it until the decision is known.
 ///
@@ -182,8 +182,7 @@ impl Participant {
         insist(|| self.decided(&Wait::FOREVER))
     }
 
-    /// Waits for the decision, at most `wait`; `None` if there is none yet, as far as a server has
-    /// said in this call.
+    /// Waits for the decision, at most `wait`; `None` if a server said that there is none yet.
     ///
     /// # Errors
     ///

@@ -67,7 +67,7 @@ pub struct RoundState {
     pub decision: Option<Decision>,
 }
 
-/// One of the participants of a [`RoundState`].
+/// The state of one participant in a [`RoundState`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParticipantState {
