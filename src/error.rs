@@ -73,11 +73,12 @@ pub enum ErrorKind {
     NotEmpty,
     /// The node's data has another version than the transaction requires; nothing was changed.
     VersionMismatch,
-    /// The call, such as a transaction, is not possible with a client made of a `zookeeper` handle.
+    /// The call, such as a transaction, is not possible with a client made of a handle of the
+    /// `zookeeper` crate.
     Unsupported,
     /// A [`Cancel`](crate::Cancel) token was tripped during the wait.
     Cancelled,
-    /// The client was closed, or its process was forked.
+    /// The client was closed, or it is that of a parent process.
     Closed,
     /// The server gave an answer that this library does not expect.
     Server,

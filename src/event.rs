@@ -70,7 +70,7 @@ pub enum Event {
     Waiting {
         /// The path of the lock node.
         lock: String,
-        /// How many contenders were seen ahead; 0 if there is no `holder`.
+        /// How many contenders were seen ahead; 0 if `holder` is `None`.
         ahead: usize,
         /// The node of the first contender ahead; `None` if the call waits for another thread of
         /// this process, which may hand the lock over within microseconds.
@@ -107,7 +107,7 @@ pub enum Event {
     /// before its release.
     #[non_exhaustive]
     HoldLost {
-        /// The parent of `node`: for a lock, its path.
+        /// The lock path, or what else is the parent of `node`.
         lock: String,
         /// The path of the node by which it was held.
         node: String,

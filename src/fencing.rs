@@ -45,7 +45,7 @@ impl FencingToken {
         self.zxid
     }
 
-    /// Returns a number that grows from holder to holder of the same node, from 0.
+    /// Returns 0 for the first holder of a node, and more for each thread it is handed to.
     pub fn turn(&self) -> u32 {
         self.turn
     }

@@ -290,7 +290,7 @@ pub mod barrier {
     pub use crate::recipes::double_barrier::Entered;
 }
 
-/// The items of a [`DistributedQueue`] and a [`PriorityQueue`].
+/// Types for the items of a [`DistributedQueue`] and a [`PriorityQueue`].
 pub mod queue {
     pub use crate::recipes::queue::Items;
     pub use crate::recipes::queue::leased_item::LeasedItem;

@@ -21,10 +21,10 @@ pub enum HandOver {
     /// Lets threads of this client pass the lock on to each other: without limits until another
     /// contender is seen, then within the limits given here.
     Within {
-        /// How many more threads may take over the lock once a contender elsewhere waits for it.
+        /// How many more threads of this process may take over the lock once another contender waits.
         turns: u32,
-        /// For how long threads may go on taking over the lock once a contender elsewhere waits for
-        /// it. The last one keeps it as long as it likes.
+        /// For how long threads of this process may go on taking over the lock once another contender
+        /// waits. The last one keeps it as long as it likes.
         time: Duration,
     },
 }

@@ -26,7 +26,7 @@ pub struct Contender {
     pub path: String,
     /// Its sequence number, which decides the order of grants.
     pub sequence: i32,
-    /// The kind of lock that it holds or waits for.
+    /// What it holds or waits for.
     pub kind: ContenderKind,
     /// How many of a semaphore's permits it takes; 1 for other locks.
     pub weight: u32,
@@ -34,8 +34,7 @@ pub struct Contender {
     pub permits: u32,
     /// The data of its node: by default host, process, program and thread.
     ///
-    /// Empty if an ACL hides it, and while a request to release the lock stands in its place: a
-    /// holder writes its data back as soon as it has noted the request.
+    /// Empty if an ACL hides it, and until a holder that was asked to release has written it back.
     pub data: Vec<u8>,
     /// The host that it runs on. This and the next three are `None` unless its data are the
     /// default.
@@ -47,7 +46,7 @@ pub struct Contender {
     /// The name of the thread that created its node.
     pub thread: Option<String>,
     /// The id of the session that owns its node; `None` if the node is not ephemeral, or if an ACL
-    /// hides the session and [`since`](Contender::since).
+    /// hides it.
     pub session: Option<SessionId>,
     /// When its node was created, by the ensemble's clock; `None` if an ACL hides that. Since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.

@@ -31,7 +31,7 @@ pub struct LockList {
     pub locks: Vec<ListedLock>,
     /// The nodes whose children could not be listed, or not all, and why; sorted by path.
     pub unlisted: Vec<(String, UnlistedReason)>,
-    /// How many requests the list took.
+    /// How many requests were sent to make the list.
     pub requests: usize,
 }
 

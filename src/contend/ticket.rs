@@ -6,29 +6,29 @@ use std::ops::Range;
 
 use uuid::Uuid;
 
-/// The kind of lock that a contender holds or waits for, as its node's name shows.
+/// What a contender holds or waits for, as its node's name shows.
 ///
 /// Other clients' names are recognised too, so that one lock path can be shared with them. A name
 /// counts only with a sequence number at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ContenderKind {
-    /// Asks for an exclusive lock.
+    /// An exclusive lock.
     ///
     /// Before the sequence number, its name has `lock-` (Curator, go-zookeeper), `__lock__` (kazoo)
     /// or `x-<session id>-` (ZooKeeper's `WriteLock`).
     Mutex,
-    /// Asks for a read lock, beside which only other readers can hold.
+    /// A read lock, which only readers hold at the same time.
     ///
     /// Its name has `__READ__` (Curator) or `__rlock__` (kazoo).
     Read,
-    /// Asks for a write lock, which excludes every other contender.
+    /// A write lock, which excludes every other contender.
     ///
     /// Its name has `__WRIT__`.
     Write,
-    /// Asks for permits of a semaphore, beside which only other permits can be held.
+    /// Permits of a semaphore.
     ///
-    /// Its name has `lease-<how many>-of-<permits>-`.
+    /// They exclude all other kinds. Its name has `lease-<how many>-of-<permits>-`.
     Permits,
 }
 

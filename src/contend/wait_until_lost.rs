@@ -57,7 +57,7 @@ impl Lost {
         }
     }
 
-    /// Returns why the lock was lost, if it was; with several locks, why the first to be lost was.
+    /// Returns why the lock was lost, if it was; with several locks, the reason of the first loss.
     pub fn reason(&self) -> Option<LossReason> {
         match &self.release {
             None => self.holds.iter().find_map(LostHold::reason),

@@ -92,8 +92,8 @@ impl DistributedLock {
         DistributedLock { lock_node, policy, sharer: OnceLock::new() }
     }
 
-    /// Returns the lock as [`new`](DistributedLock::new) does, for a chain of settings that ends
-    /// with [`build`](DistributedLock::build).
+    /// Does the same as [`new`](DistributedLock::new), to begin a chain of settings that ends with
+    /// [`build`](DistributedLock::build).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,

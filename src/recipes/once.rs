@@ -86,7 +86,7 @@ pub struct Once {
 
 placed!(
     Once,
-    "Returns the `Once` that keeps marks of done jobs, and locks, below `base/name`",
+    "Returns the `Once` that keeps its marks and locks below `base/name`",
     "Clients that run jobs need READ, CREATE and DELETE on the created nodes."
 );
 
@@ -279,7 +279,7 @@ impl Once {
         })
     }
 
-    /// Lists all marks, sorted by key.
+    /// Lists the marks of all done jobs, sorted by key.
     ///
     /// # Errors
     ///

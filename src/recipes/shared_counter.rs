@@ -25,7 +25,7 @@ pub struct SharedCounter {
     target: NodeConfig,
 }
 
-placed!(SharedCounter, "Returns the counter at the node `base/name`");
+placed!(SharedCounter, "Returns a handle of the counter at the node `base/name`");
 
 impl SharedCounter {
     /// Reads the number, including every change from before this call.

@@ -31,7 +31,7 @@ pub struct SharedValue {
 
 const SET: Purpose = Purpose::to_change("set the value", "WRITE on it");
 
-placed!(SharedValue, "Returns the value at the node `base/name`");
+placed!(SharedValue, "Returns a handle of the value at the node `base/name`");
 
 impl SharedValue {
     pub(crate) fn at(target: &NodeConfig) -> SharedValue {

@@ -101,7 +101,7 @@ impl<T: Clone + Send + 'static> Changes<T> {
         self.next_by(&wait.into(), true)
     }
 
-    /// Returns the state, as far as the connected server knows.
+    /// Returns the observed state, as far as the connected server knows.
     ///
     /// If what the last call returned is not [current](Changes::is_current), it looks again, at
     /// most for the [connect timeout](crate::ClientBuilder::connect_timeout). In an outage it

@@ -190,7 +190,7 @@ impl Client {
         (!info.timeout.is_zero()).then_some(info.outage_limit)
     }
 
-    /// Returns the longest `tickTime` that the client assumes of the servers.
+    /// Returns the `tickTime` that the client assumes the servers to have at most.
     ///
     /// The [stated](ClientBuilder::tick_time) one, the default, or a longer one that a granted session
     /// timeout implies.
@@ -264,7 +264,7 @@ pub struct ClientStats {
     pub watches_at_server: Option<usize>,
     /// Nodes still to be deleted in the background.
     pub pending_deletes: usize,
-    /// Threads of this library in this process, of all clients.
+    /// How many threads this library runs in this process, for all clients.
     pub threads: usize,
 }
 

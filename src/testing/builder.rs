@@ -52,7 +52,7 @@ impl ZooKeeperServerBuilder {
         self
     }
 
-    /// Starts the server from a local installation, never in Docker.
+    /// Has the server started from a local installation, never in Docker.
     pub fn local(mut self) -> ZooKeeperServerBuilder {
         self.kind = Some(Kind::Local);
         self

@@ -148,7 +148,7 @@ trait Backend: Send {
 }
 
 impl ZooKeeperServer {
-    /// Starts a server with the settings of the package's `testcontainers.toml`, and waits until it
+    /// Starts a server with the settings of your package's `testcontainers.toml`, and waits until it
     /// serves clients.
     ///
     /// A missing image is pulled first, for at most ten minutes. After that the start-up timeout

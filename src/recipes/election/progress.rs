@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-/// What [`LeaderElection::lead`](crate::LeaderElection::lead) is doing.
+/// What [`LeaderElection::lead`](crate::LeaderElection::lead) was doing at one moment.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ElectionProgress {

@@ -58,7 +58,7 @@ pub struct Member {
     /// What it says about itself; empty if an ACL hides it, or if it is too large for this client.
     pub data: Vec<u8>,
     /// The id of the session that owns its node; `None` if the node is not ephemeral, or if an ACL
-    /// hides the session and [`since`](Member::since).
+    /// hides it.
     pub session: Option<SessionId>,
     /// When it joined in its present session, by the ensemble's clock; `None` if an ACL hides that. Since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.
@@ -77,7 +77,7 @@ impl fmt::Debug for Member {
 
 const LOOK: Purpose = Purpose::to_read("list the group's members", "READ on its node");
 
-placed!(Group, "Returns the group at the node `base/name`");
+placed!(Group, "Returns a handle of the group at the node `base/name`");
 
 impl Group {
     /// Joins the group under `id`, with data that describe the member.

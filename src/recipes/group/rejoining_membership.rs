@@ -90,8 +90,8 @@ impl Membership {
         is_standing && lost.reason().is_none()
     }
 
-    /// Returns a handle with which any thread can wait until the membership is lost; at once if it
-    /// is lost now.
+    /// Returns a handle with which any thread can wait for the loss of the membership, which may
+    /// have happened already.
     pub fn lost(&self) -> Lost {
         self.shared.state.lock().lost.clone()
     }

@@ -42,7 +42,7 @@ const MANY: usize = 100;
 /// trying one after the other.
 const MISSES: usize = 4;
 
-/// The items of a queue, to take, read and count.
+/// Takes, reads and counts the items of a queue.
 ///
 /// [`DistributedQueue`](crate::DistributedQueue) and [`PriorityQueue`](crate::PriorityQueue)
 /// dereference to this type.

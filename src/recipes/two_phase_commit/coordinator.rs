@@ -44,7 +44,7 @@ impl Coordinator {
         Coordinator { target, round, seen: Mutex::default() }
     }
 
-    /// Returns the names of the participants.
+    /// Returns all participants' names, joined or not.
     pub fn participants(&self) -> &[String] {
         &self.round.participants
     }
@@ -64,7 +64,7 @@ impl Coordinator {
         insist(|| self.settle(Plan::AsVoted, &Wait::FOREVER))
     }
 
-    /// Waits at most `wait` for the votes, and decides; `None` if the round was not decided by
+    /// Waits at most `wait` for the votes, and decides; `None` if it is still undecided
     /// then.
     ///
     /// # Errors

@@ -87,7 +87,7 @@ const FORGET: Purpose =
 
 placed!(
     TwoPhaseCommit,
-    "Returns the round at the node `base/name`",
+    "Returns a handle of the round at the node `base/name`",
     "Another round can be there only after [`forget`](TwoPhaseCommit::forget). Participants need READ, CREATE and DELETE on the round's node; the coordinator also WRITE."
 );
 

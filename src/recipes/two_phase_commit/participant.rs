@@ -182,7 +182,7 @@ impl Participant {
         insist(|| self.decided(&Wait::FOREVER))
     }
 
-    /// Waits for the decision, at most `wait`; `None` if a server said that there is none yet.
+    /// Waits for the decision, at most `wait`; `None` if there is still none then.
     ///
     /// # Errors
     ///
