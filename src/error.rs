@@ -78,7 +78,7 @@ pub enum ErrorKind {
     Unsupported,
     /// A [`Cancel`](crate::Cancel) token was tripped during the wait.
     Cancelled,
-    /// The client was closed, or it is that of a parent process.
+    /// The client was closed, or is used in a forked child process.
     Closed,
     /// The server gave an answer that this library does not expect.
     Server,

@@ -68,9 +68,9 @@ pub enum Event {
     /// process, it reports that again.
     #[non_exhaustive]
     Waiting {
-        /// The path of the lock node.
+        /// The lock path.
         lock: String,
-        /// How many contenders were seen ahead; 0 if `holder` is `None`.
+        /// How many contenders are ahead; 0 if only threads of this process are.
         ahead: usize,
         /// The node of the first contender ahead; `None` if the call waits for another thread of
         /// this process, which may hand the lock over within microseconds.
@@ -79,7 +79,7 @@ pub enum Event {
     /// A lock, permits or a leadership was acquired.
     #[non_exhaustive]
     Acquired {
-        /// The path of the lock node.
+        /// The lock path.
         lock: String,
         /// How long the call took to acquire it.
         waited: Duration,
@@ -91,7 +91,7 @@ pub enum Event {
     /// A holder of this client has released what it held.
     #[non_exhaustive]
     Released {
-        /// The path of the lock node.
+        /// The lock path.
         lock: String,
         /// How long it was held.
         held: Duration,

@@ -280,7 +280,7 @@ pub use session_id::SessionId;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper;
 
-/// The phases of a [`LeaderElection`], as [`progress`](LeaderElection::progress) returns them.
+/// Types for the phases of a [`LeaderElection`], as [`progress`](LeaderElection::progress) returns them.
 pub mod election {
     pub use crate::recipes::election::progress::{ElectionPhase, ElectionProgress};
 }

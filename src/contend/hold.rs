@@ -28,8 +28,8 @@ use crate::session::wait_limit::Wait;
 const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");
 const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");
 
-/// What a guard holds (a lock, permits, a leadership, an item or a place), with methods that tell
-/// whether it is still held.
+/// What a guard holds (a lock, permits, a leadership, a queue's item or a place in a barrier), and
+/// whether it still does.
 ///
 /// The methods call each of these *the lock*.
 ///

@@ -26,7 +26,7 @@ pub struct Contender {
     pub path: String,
     /// Its sequence number, which decides the order of grants.
     pub sequence: i32,
-    /// What it holds or waits for.
+    /// What kind of lock it holds or waits for.
     pub kind: ContenderKind,
     /// How many of a semaphore's permits it takes; 1 for other locks.
     pub weight: u32,

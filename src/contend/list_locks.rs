@@ -71,8 +71,8 @@ pub enum UnlistedReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockKind {
-    /// A [`DistributedLock`](crate::DistributedLock), or a
-    /// [`LeaderElection`](crate::LeaderElection), whose nodes look alike.
+    /// A [`DistributedLock`](crate::DistributedLock) or a
+    /// [`LeaderElection`](crate::LeaderElection): their nodes look alike.
     Mutex,
     /// A [`DistributedRwLock`](crate::DistributedRwLock).
     ReadWrite,

@@ -259,8 +259,8 @@ impl fmt::Debug for LockNode {
 macro_rules! settings {
     ($lock:ident $(, $kept:ident)?) => {
         impl $lock {
-            /// Sets the [data](crate::LockNode#settings) of a contender's node, which tell people
-            /// whose node it is.
+            /// Sets the [data](crate::LockNode#settings) of the nodes that this lock creates, which
+            /// tell people whose they are.
             #[must_use = "the value is changed, and returned"]
             pub fn data(mut self, data: impl Into<Vec<u8>>) -> $lock {
                 self.lock_node.data = Some(data.into());

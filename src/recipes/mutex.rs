@@ -92,8 +92,8 @@ impl DistributedLock {
         DistributedLock { lock_node, policy, sharer: OnceLock::new() }
     }
 
-    /// Does the same as [`new`](DistributedLock::new), to begin a chain of settings that ends with
-    /// [`build`](DistributedLock::build).
+    /// Returns the same lock as [`new`](DistributedLock::new); settings and
+    /// [`build`](DistributedLock::build) may follow.
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,

@@ -190,7 +190,7 @@ impl Client {
         (!info.timeout.is_zero()).then_some(info.outage_limit)
     }
 
-    /// Returns the `tickTime` that the client assumes the servers to have at most.
+    /// Returns the largest `tickTime` that the client assumes a server to have.
     ///
     /// The [stated](ClientBuilder::tick_time) one, the default, or a longer one that a granted session
     /// timeout implies.
@@ -256,7 +256,7 @@ pub struct ClientStats {
     ///
     /// Two on one node count twice.
     pub watches: usize,
-    /// Nodes that the server watches for this session, as far as the client knows.
+    /// How many nodes the server watches for this session, as far as the client knows.
     ///
     /// `None` over a program's own `zookeeper` handle. Watches are removed in batches, so up to 64
     /// may be left over from ended waits. Servers before 3.5 cannot remove them: they stay until the
@@ -409,8 +409,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Limits the lost replies, lost sessions and outages that a call tolerates while it acquires a
-    /// lock. Default: no limit.
+    /// Limits how many lost replies, and how long an outage, a call that acquires a lock tolerates.
+    /// Default: no limit.
     pub fn retry(mut self, retry: Retry) -> ClientBuilder {
         self.retry = retry;
         self

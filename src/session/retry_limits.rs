@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Limits the lost replies, lost sessions and outages that a call tolerates while it acquires a
-/// lock. Default: no limit.
+/// Limits how many lost replies, and how long an outage, a call that acquires a lock tolerates.
+/// Default: no limit.
 ///
 /// Without limits, a call repeats a request that had no answer on the next connection, waits for a
 /// server, queues again, at the end, when its session is lost or another client has deleted its

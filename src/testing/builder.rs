@@ -52,7 +52,7 @@ impl ZooKeeperServerBuilder {
         self
     }
 
-    /// Has the server started from a local installation, never in Docker.
+    /// Makes `start` use a local installation, never Docker.
     pub fn local(mut self) -> ZooKeeperServerBuilder {
         self.kind = Some(Kind::Local);
         self

@@ -42,7 +42,7 @@ const MANY: usize = 100;
 /// trying one after the other.
 const MISSES: usize = 4;
 
-/// Takes, reads and counts the items of a queue.
+/// A handle of a queue's items, to take, read and count them.
 ///
 /// [`DistributedQueue`](crate::DistributedQueue) and [`PriorityQueue`](crate::PriorityQueue)
 /// dereference to this type.
