@@ -48,7 +48,7 @@ fn assert_decided(round: &TwoPhaseCommit, participants: &[Participant], decision
     let again = round.recover().unwrap();
     assert_eq!(again.decide().unwrap(), decision);
     assert_eq!(again.abort().unwrap(), decision);
-    assert_eq!(again.decide_or_abort_within(Duration::ZERO).unwrap(), decision);
+    assert_eq!(again.decide_or_abort_within(SOON).unwrap(), decision);
 }
 
 /// The nodes among the round's children that mark a decision.
