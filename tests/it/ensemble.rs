@@ -15,7 +15,8 @@ use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::transport::Transport;
 use crate::support::{
-    Raise, alone, connecting, eventually, mutex, skip_without_server, threads_named, unique_base,
+    Inside, Raise, alone, connecting, eventually, mutex, skip_without_server, threads_named,
+    unique_base,
 };
 
 /// Ample time for steps whose duration a test does not check.
@@ -107,8 +108,7 @@ impl Tally<'_> {
         let lock = self.trio.lock(zk, "tally");
         while !stop.load(Ordering::Relaxed) {
             let guard = lock.lock().unwrap();
-            assert!(!self.inside.swap(true, Ordering::SeqCst), "two holders at once");
-            let inside = Inside(&self.inside);
+            let inside = Inside::enter(&self.inside);
             let before = self.shared.load(Ordering::SeqCst);
             let token = guard.fencing_token();
             assert!(self.last_token.lock().unwrap().replace(token) < Some(token));
@@ -127,15 +127,6 @@ impl Tally<'_> {
     fn wait_for_rounds(&self, more: u64) {
         let goal = self.rounds.load(Ordering::SeqCst) + more;
         eventually(AMPLE, &format!("{more} rounds"), || self.rounds.load(Ordering::SeqCst) >= goal);
-    }
-}
-
-/// Notes at its end, also if that is a panic, that no holder is at work.
-struct Inside<'a>(&'a AtomicBool);
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
     }
 }
 

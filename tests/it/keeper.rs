@@ -20,7 +20,7 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::{
-    eventually, in_background, skip_before, skip_unless_alone, skip_without_server, strict,
+    Inside, eventually, in_background, skip_before, skip_unless_alone, skip_without_server, strict,
     threads_named, timed, unique_base,
 };
 
@@ -106,9 +106,9 @@ fn hold_again_and_again(
 ) {
     while !stop.load(Ordering::SeqCst) {
         let guard = lock.lock().unwrap();
-        assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
+        let alone = Inside::enter(inside);
         thread::yield_now();
-        inside.store(false, Ordering::SeqCst);
+        drop(alone);
         rounds.fetch_add(1, Ordering::SeqCst);
         drop(guard);
     }

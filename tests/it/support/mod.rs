@@ -221,6 +221,23 @@ impl Drop for Raise<'_> {
     }
 }
 
+/// A holder at work: it checks that it is the only one, and ends even if the test fails there, so that it
+/// is not taken for another one.
+pub(crate) struct Inside<'a>(&'a AtomicBool);
+
+impl Inside<'_> {
+    pub(crate) fn enter(inside: &AtomicBool) -> Inside<'_> {
+        assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
+        Inside(inside)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
 /// Runs `call` on a new thread, and returns once that thread waits for another one or the server.
 pub(crate) fn waiting<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
