@@ -79,7 +79,7 @@ fn confirm(name: &str, contender: &Contender) -> Result<(), Failure> {
         return Err(Failure::usage("nobody can confirm this at a terminal; in a script: --yes"));
     }
     let what = if contender.holds { "holds it" } else { "waits for it" };
-    let queued = Ages::among([contender.since]).in_words(contender.since);
+    let queued = Ages::of_all([contender]).in_words(contender);
     let queued = queued.map(|text| format!(", {text}")).unwrap_or_default();
     let outcome = match contender.holds {
         true => "may still be at work when the next one gets it",

@@ -95,6 +95,12 @@ impl Ages {
         Ages::at(SystemTime::now(), times.into_iter().flatten())
     }
 
+    /// Of contenders that queue or hold since then.
+    pub(crate) fn of_all<'a>(contenders: impl IntoIterator<Item = &'a Contender>) -> Ages {
+        let times = |one: &Contender| [one.since, one.held_since()];
+        Ages::among(contenders.into_iter().flat_map(times))
+    }
+
     fn at(here: SystemTime, times: impl Iterator<Item = SystemTime>) -> Ages {
         let now = times.fold(here, SystemTime::max);
         Ages { now, behind: now.duration_since(here).unwrap_or_default() }
@@ -115,24 +121,28 @@ impl Ages {
         self.of(since).map(|age| format!("{least}{}", lasting_short(age))).unwrap_or_default()
     }
 
-    /// As `queued 2 min 14 s ago`; `None` if an ACL hides it.
-    pub(crate) fn in_words(&self, since: Option<SystemTime>) -> Option<String> {
+    /// As `for 2 min 14 s` of a holder that tells when its wait ended, otherwise `queued 2 min 14 s ago`;
+    /// `None` if an ACL hides it.
+    pub(crate) fn in_words(&self, one: &Contender) -> Option<String> {
         let least = if self.clock_is_behind().is_some() { "more than " } else { "" };
-        self.of(since).map(|age| format!("queued {least}{} ago", lasting(age)))
+        // Otherwise it may have waited, and have held only for a moment.
+        let told = one.held_since().filter(|held| Some(*held) != one.since);
+        if let Some(age) = self.of(told) {
+            return Some(format!("for {least}{}", lasting(age)));
+        }
+        self.of(one.since).map(|age| format!("queued {least}{} ago", lasting(age)))
     }
 }
 
-/// The holders in a few words: `held by web1 (pid 4711, backup.sh), queued 2 min 14 s ago`.
-///
-/// ZooKeeper knows when a holder's node was created, but not when its wait was over.
+/// The holders in a few words: `held by web1 (pid 4711, backup.sh), for 2 min 14 s`.
 pub(crate) fn held_by(contenders: &[Contender]) -> String {
     let holders: Vec<&Contender> = contenders.iter().filter(|one| one.holds).collect();
     let Some(first) = holders.first() else { return "held by nobody now".to_owned() };
-    let queued = Ages::among(contenders.iter().map(|one| one.since)).in_words(first.since);
-    let queued = |front: &str| queued.map(|text| format!("{front}{text}")).unwrap_or_default();
+    let since = Ages::of_all(contenders).in_words(first);
+    let since = |front: &str| since.map(|text| format!("{front}{text}")).unwrap_or_default();
     match holders.len() {
-        1 => format!("held by {}{}", who(first), queued(", ")),
-        more => format!("held by {} and {} more{}", who(first), more - 1, queued(", the first ")),
+        1 => format!("held by {}{}", who(first), since(", ")),
+        more => format!("held by {} and {} more{}", who(first), more - 1, since(", the first ")),
     }
 }
 

@@ -113,7 +113,7 @@ fn a_held_lock_and_its_waiter() {
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines[0], "/locks/a  mutex: held by 1, waited for by 0");
     let cells: Vec<&str> = lines[1].split('\t').collect();
-    assert_eq!(cells[..4], ["1", "holds", "mutex", "web1 (pid 7, job)"]);
+    assert_eq!(cells[..3], ["holds", "mutex", "web1 (pid 7, job)"]);
     assert_eq!(cells[5], site.zk.session_id().unwrap().to_string());
     assert!(guard.path().ends_with(cells[6]));
     let shown = &site.json(&["show", "a"])[0];
@@ -140,7 +140,7 @@ fn all_kinds_are_listed() {
     let (code, out, err) = site.zklock(&["ls"]);
     assert_eq!((code, err.as_str()), (0, ""));
     let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split('\t').collect()).collect();
-    let without_queued = |row: &Vec<&str>| [row[0], row[1], row[2], row[4]].join(" ");
+    let without_queued = |row: &Vec<&str>| [row[0], row[1], row[2], row[5]].join(" ");
     assert_eq!(
         rows.iter().map(without_queued).collect::<Vec<_>>(),
         [
@@ -204,7 +204,7 @@ fn on_a_narrow_terminal_only_who_it_is_is_cut() {
             .map(|one| one.trim().to_owned())
             .collect::<Vec<_>>()
     };
-    assert_eq!(words(&lines[1]), ["#", "STATE", "KIND", "WHO", "QUEUED", "SESSION", "NODE"]);
+    assert_eq!(words(&lines[1]), ["STATE", "KIND", "WHO", "HELD", "QUEUED", "SESSION", "NODE"]);
     let first = guard.path().len() - 10;
     let first: i32 = guard.path()[first..].parse().unwrap();
     for (place, (state, who)) in [
@@ -218,10 +218,11 @@ fn on_a_narrow_terminal_only_who_it_is_is_cut() {
         let line = &lines[2 + place];
         assert!(line.chars().count() <= 80, "{line}");
         let cells = words(line);
-        assert_eq!(cells[..3], [(place + 1).to_string(), state.to_owned(), "mutex".to_owned()]);
-        assert!(cells[3].starts_with(who), "{line}");
+        // None of them tells since when it holds.
+        assert_eq!(cells[..2], [state, "mutex"]);
+        assert!(cells[2].starts_with(who), "{line}");
         let number = first + i32::try_from(place).unwrap();
-        assert_eq!(cells[5..], [session.clone(), format!("{number:010}")]);
+        assert_eq!(cells[4..], [session.clone(), format!("{number:010}")]);
     }
     drop(guard);
 }
@@ -234,8 +235,8 @@ fn the_permits_of_a_semaphore_are_shown() {
     let (_, out, _) = site.zklock(&["show", "a"]);
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines[0], "/locks/a  semaphore, 4 of 5 permits taken: held by 2, waited for by 0");
-    assert!(lines[1].starts_with("1\tholds\t3 permits\t"), "{out}");
-    assert!(lines[2].starts_with("2\tholds\t1 permit\t"), "{out}");
+    assert!(lines[1].starts_with("holds\t3 permits\t"), "{out}");
+    assert!(lines[2].starts_with("holds\t1 permit\t"), "{out}");
     let shown = &site.json(&["show", "a"])[0];
     assert_eq!(
         (&shown["kind"], &shown["permits"], &shown["taken"]),

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
@@ -30,6 +30,9 @@ use crate::session::session::Session;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_dispatch::WatchKind;
 
+/// A wait of more than this.
+const LONG_WAIT: Duration = Duration::from_secs(1);
+
 const MAKE: Purpose = Purpose::to_change("create the lock node", "CREATE on its parent");
 const SYNC: Purpose = Purpose::to_read("sync", "");
 const CREATE: Purpose = Purpose::to_change("create a contender", "CREATE on the lock node");
@@ -51,6 +54,8 @@ pub(crate) struct Contention {
     pub(crate) data: Vec<u8>,
     pub(crate) acl: Vec<Acl>,
     pub(crate) form: Form,
+    /// Whether a holder that has waited has its node tell since when it holds.
+    pub(crate) tells_held_since: bool,
     /// Whether the lock node has to be there already: it is not made, and without it the call gives
     /// up.
     pub(crate) must_exist: bool,
@@ -89,12 +94,18 @@ struct Attempt<'a> {
     others: &'a OthersSeen,
     /// When the list was asked for that is judged next.
     listed_at: Option<Instant>,
+    /// When its node was made.
+    queued_at: Option<Instant>,
+    /// The data of the node, if another call has made it.
+    taken_over: Option<Vec<u8>>,
 }
 
 /// A place in the ensemble's queue that one call leaves and another may take.
 pub(crate) struct PausedAcquisition {
     session: Arc<Session>,
     acquisition: Acquisition,
+    queued_at: Option<Instant>,
+    data: Vec<u8>,
 }
 
 impl PausedAcquisition {
@@ -168,10 +179,13 @@ pub(crate) fn pursue(
         waits: false,
         others,
         listed_at: None,
+        queued_at: None,
+        taken_over: None,
     };
     let (mut acquisition, begin) = match paused {
         Some(paused) => {
-            let PausedAcquisition { session, mut acquisition } = *paused;
+            let PausedAcquisition { session, mut acquisition, queued_at, data } = *paused;
+            (attempt.queued_at, attempt.taken_over) = (queued_at, Some(data));
             acquisition.go_on(patient);
             attempt.call.use_session(session);
             (acquisition, Some(Input::Woken))
@@ -190,7 +204,9 @@ pub(crate) fn pursue(
         && acquisition.has_place();
     if let Some(session) = attempt.call.live_session().filter(|_| keeps_place) {
         attempt.watched.clear();
-        match pass(Box::new(PausedAcquisition { session, acquisition })) {
+        let queued_at = attempt.queued_at;
+        let data = attempt.data().to_vec();
+        match pass(Box::new(PausedAcquisition { session, acquisition, queued_at, data })) {
             None => return attempt.left(driven),
             Some(paused) => acquisition = paused.acquisition,
         }
@@ -268,11 +284,15 @@ impl Attempt<'_> {
                         event = Some(Input::Woken);
                         continue;
                     }
-                    let Contention { client, node, noun, data, .. } = self.contention;
+                    let Contention { client, node, noun, .. } = self.contention;
                     let watch = self.watched.take(&name);
                     let place = (&**node, &*name);
+                    let data = self.data();
                     let mut hold = Hold::new(client, session, place, czxid, watch, noun, data);
                     hold.contested = contested;
+                    if self.contention.tells_held_since && self.has_waited_long() {
+                        hold.tell_held_since();
+                    }
                     return Ok(Some(hold));
                 }
                 Action::Yield => return Ok(None),
@@ -349,6 +369,7 @@ impl Attempt<'_> {
         let leaving = session.leaving(&self.node);
         let before = session.status().now().connection;
         self.listed_at = Some(self.others.listing());
+        (self.queued_at, self.taken_over) = (self.listed_at, None);
         let entered =
             self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)))?;
         let after = session.status().now().connection;
@@ -485,6 +506,18 @@ impl Attempt<'_> {
             watched,
             leaving,
         })))
+    }
+
+    /// The data of its node.
+    fn data(&self) -> &[u8] {
+        self.taken_over.as_deref().unwrap_or(&self.contention.data)
+    }
+
+    /// Whether the time of the grant differs much from that of the node's creation.
+    fn has_waited_long(&self) -> bool {
+        let may_have = self.waits || self.taken_over.is_some();
+        let queued_at = self.queued_at.filter(|_| may_have);
+        queued_at.is_some_and(|since| rt::now().saturating_duration_since(since) > LONG_WAIT)
     }
 
     /// Reports, once, that the call waits for others.

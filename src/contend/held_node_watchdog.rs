@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use super::acquisition_steps::others;
 use super::ask_and_break::is_request;
+use super::contender_facts::with_held_for;
 use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{self, AtomicBool, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
+use crate::rt::{self, AtomicBool, AtomicU64, Condvar, Deadline, Moment, Mutex, ThreadId};
 use crate::session::callback_threads::Callbacks;
 use crate::session::cancel::{Cancel, CancelState};
 use crate::session::client_core::ClientCore;
@@ -36,7 +37,7 @@ pub(super) struct Watchdog {
     /// What is held, for messages: such as "lock" or "permit".
     pub(super) noun: &'static str,
     reports: Arc<Reports>,
-    /// The node's data, if a request to release the lock is to be overwritten with them.
+    /// The data that the node was made with, if a request to release is to be overwritten with them.
     pub(super) data: Option<Vec<u8>>,
     /// The transaction that made the node, if other sessions may take its name: only that very
     /// node is deleted.
@@ -95,6 +96,8 @@ pub(super) struct WatchdogState {
     pub(super) due: usize,
     running: Vec<ThreadId>,
     node_watch: OneAtATime,
+    /// Since when the lock is held, if the node is to tell that.
+    held_since: Option<Moment>,
     /// The server has refused to set the last watch on the node.
     unwatched: bool,
     /// That was logged.
@@ -503,10 +506,42 @@ impl Watchdog {
     fn write_data_back(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade().filter(|_| self.data.is_some()) else { return };
         self.later(&session, Duration::ZERO, |watchdog, session| {
-            let data = watchdog.data.as_deref().unwrap_or_default();
-            let written = session.write(&watchdog.node, data);
+            let written = session.write(&watchdog.node, &watchdog.present_data());
             (written == Err(Fault::ConnectionLoss)).then_some(PAUSE)
         });
+    }
+
+    /// The node's data with what it is to tell now.
+    fn present_data(&self) -> Vec<u8> {
+        let data = self.data.as_deref().unwrap_or_default();
+        let since = self.state.lock().held_since;
+        let told = since.and_then(|since| with_held_for(data, Moment::now().since(since)));
+        told.unwrap_or_else(|| data.to_vec())
+    }
+
+    /// From here on, whatever is written to the node tells this.
+    pub(super) fn note_held_since(&self, since: Moment) {
+        self.state.lock().held_since = Some(since);
+    }
+
+    /// Whether some thread holds the lock by this node, or it is kept.
+    pub(super) fn is_of_a_hold(&self) -> bool {
+        let state = self.state.lock();
+        !state.released && state.lost.is_none()
+    }
+
+    /// Has the node tell since when the lock is held. What another client has written meanwhile stays.
+    pub(super) fn tell_held_since(&self) -> Answer<()> {
+        let Some(session) = self.session.upgrade() else { return Ok(()) };
+        let read = session.read(&self.node, false)?;
+        let is_as_made = |data| self.data.as_ref() == Some(&data);
+        match read.and_then(|(data, stat)| is_as_made(data).then_some(stat)) {
+            None => Ok(()),
+            Some(stat) => {
+                let data = self.present_data();
+                session.write_version(&self.node, &data, Some(stat.version)).map(drop)
+            }
+        }
     }
 
     /// Records that the lease has ended, if it has, and returns why.

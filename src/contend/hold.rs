@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::held_node_watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
+use super::tell_held_since::tell_held_since;
 use super::ticket::Ticket;
 use super::wait_until_lost::{JointRelease, Lost};
 use super::watched_nodes::OwnWatch;
@@ -224,6 +225,12 @@ impl Hold {
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn seems_held(&self) -> bool {
         self.held_node.watchdog.state.lock().lost.is_none() && self.held_node.session.is_trusted()
+    }
+
+    /// Has the node tell others, in a second, since when it is held.
+    pub(super) fn tell_held_since(&self) {
+        let HeldNode { core, session, watchdog, .. } = &*self.held_node;
+        tell_held_since(core, session, watchdog);
     }
 
     pub(crate) fn held_node(&self) -> &Arc<HeldNode> {

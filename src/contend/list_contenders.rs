@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::ask_and_break::is_request;
+use super::contender_facts::{Facts, facts};
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
@@ -32,7 +33,8 @@ pub struct Contender {
     pub weight: u32,
     /// How many permits its semaphore has, as its node's name says; 1 for other locks.
     pub permits: u32,
-    /// The data of its node: by default host, process, program and thread.
+    /// The data of its node: by default host, process, program and thread, and a second line for
+    /// [`held_since`](Contender::held_since).
     ///
     /// Empty if an ACL hides it, and until a holder that was asked to release has written it back.
     pub data: Vec<u8>,
@@ -55,7 +57,24 @@ pub struct Contender {
     pub position: usize,
     /// Whether it holds the lock, rather than waits for it.
     pub holds: bool,
+    told: Told,
 }
+
+/// What its data tell, and when they were written. All of these are equal: a contender that tells more
+/// than before is still the same.
+#[derive(Clone, Copy)]
+struct Told {
+    written: Option<SystemTime>,
+    facts: Option<Facts>,
+}
+
+impl PartialEq for Told {
+    fn eq(&self, _: &Told) -> bool {
+        true
+    }
+}
+
+impl Eq for Told {}
 
 impl Contender {
     pub(crate) fn new(node: &str, ticket: &Ticket<'_>, data: Vec<u8>, stat: &Stat) -> Contender {
@@ -73,6 +92,7 @@ impl Contender {
             process: part(" pid=", " program=").and_then(|id| id.parse().ok()),
             program: part(" program=", " thread=").map(str::to_owned),
             thread: part(" thread=", "").map(str::to_owned),
+            told: Told { written: at(stat, stat.mtime), facts: facts(&data) },
             data,
             session: SessionId::of_owner(stat.ephemeral_owner),
             since: created_at(stat),
@@ -85,6 +105,12 @@ impl Contender {
     /// The same, at this place in the order.
     pub(super) fn at(self, position: usize, holds: bool) -> Contender {
         Contender { position, holds, ..self }
+    }
+
+    /// The same, read some time ago: if it told nothing of when its wait ended, it may tell it now.
+    pub(super) fn remembered(&self) -> Contender {
+        let facts = self.told.facts.filter(|facts| facts.held_for.is_some());
+        Contender { told: Told { facts, ..self.told }, ..self.clone() }
     }
 
     /// A contender of which an ACL hides everything except for the name.
@@ -122,6 +148,27 @@ impl Contender {
         self.since.map(|since| since.elapsed().unwrap_or_default())
     }
 
+    /// Returns since when it has held the lock, by the ensemble's clock.
+    ///
+    /// This is when its node was created, unless it had waited for more than a second: then it tells
+    /// when its wait ended, a second later, but not more than twenty holders of a client in a second,
+    /// and none whose ACL denies it READ or WRITE on its node. Until it has told that, the time is
+    /// too early.
+    ///
+    /// For threads that hand the lock on to each other, the first of them counts, and a [kept] lock is
+    /// held. For a downgraded reader this is the time of the downgrade. `None` if it waits; if its
+    /// data are the program's own, an election's or of another library; and if an observer or a
+    /// [refreshed](crate::LockList::refresh) list read it before it could tell.
+    ///
+    /// [kept]: crate::DistributedLock::keep_for
+    pub fn held_since(&self) -> Option<SystemTime> {
+        let Told { written, facts } = self.told;
+        let held_for = facts.filter(|_| self.holds)?.held_for;
+        let told = held_for.and_then(|held_for| written?.checked_sub(held_for));
+        // Not before there was a node, whatever it tells.
+        told.max(self.since)
+    }
+
     /// Returns the first line of the data as text; what is not UTF-8 is replaced.
     pub fn label(&self) -> String {
         let first = self.data.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -153,7 +200,12 @@ impl fmt::Debug for Contender {
 
 /// When a node was created; `None` if an ACL hides that.
 pub(crate) fn created_at(stat: &Stat) -> Option<SystemTime> {
-    let since = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
+    at(stat, stat.ctime)
+}
+
+/// A time of the node's stat; `None` if an ACL hides that.
+fn at(stat: &Stat, milliseconds: i64) -> Option<SystemTime> {
+    let since = Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default());
     (stat.ephemeral_owner != HIDDEN).then(|| SystemTime::UNIX_EPOCH + since)
 }
 
@@ -225,6 +277,26 @@ fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<C
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_holder_tells_when_its_wait_ended_or_did_not_wait() {
+        let ticket = Ticket::parse("lock-0000000001").unwrap();
+        let stat = Stat { ctime: 5_000, mtime: 9_000, ephemeral_owner: 1, ..Stat::default() };
+        let reads = |data: &[u8]| Contender::new("/locks/a", &ticket, data.to_vec(), &stat);
+        let at = |milliseconds| SystemTime::UNIX_EPOCH + Duration::from_millis(milliseconds);
+        let holder = |data| reads(data).at(0, true);
+        for (data, since, remembered) in [
+            (&b"host=a\nv=1"[..], Some(at(5_000)), None),
+            (b"host=a\nv=1 held_for=1000", Some(at(8_000)), Some(at(8_000))),
+            (b"host=a", None, None),
+            (b"", None, None),
+            (b"host=a\nv=1 held_for=18446744073709551615", Some(at(5_000)), Some(at(5_000))),
+        ] {
+            assert_eq!(holder(data).held_since(), since);
+            assert_eq!(holder(data).remembered().held_since(), remembered);
+            assert_eq!(reads(data).at(1, false).held_since(), None);
+        }
+    }
 
     #[test]
     fn a_request_to_let_go_is_not_what_a_contender_says_of_itself() {

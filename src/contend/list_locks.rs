@@ -196,7 +196,7 @@ fn read_firsts(
     let mut unread = Vec::new();
     for (lock, first) in &mut walk.locks {
         match known.get(first) {
-            Some(one) => lock.first = Some(one.clone().at(0, lock.holders > 0)),
+            Some(one) => lock.first = Some(one.remembered().at(0, lock.holders > 0)),
             None => unread.push((lock, &*first)),
         }
     }

@@ -1,12 +1,14 @@
 //! The lock protocol. Locks, semaphores and elections differ in their rule and in their guard only.
 //!
-//! - Decides, without IO: [`ticket`] (what a contender's node name says), [`rule`] (which contender
+//! - Decides, without IO: [`ticket`] (what a contender's node name says), [`contender_facts`] (what
+//!   its data say), [`rule`] (which contender
 //!   blocks which), [`acquisition_steps`] (from the request to the grant).
 //! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`proof_that_others_are_ahead`]; [`downgrade`] from
 //!   one kind to another without a gap.
 //! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
 //!   [`handover_among_threads_policy`].
-//! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], how
+//! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], what its node
+//!   tells after a wait ([`tell_held_since`]), how
 //!   programs wait for its end ([`wait_until_lost`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
 //! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observe_holders`], [`ask_and_break`];
@@ -16,6 +18,7 @@ pub(crate) mod acquire;
 pub(crate) mod acquire_among_threads;
 pub(crate) mod acquisition_steps;
 pub(crate) mod ask_and_break;
+pub(crate) mod contender_facts;
 pub(crate) mod downgrade;
 pub(crate) mod fenced_commit;
 pub(crate) mod handover_among_threads_policy;
@@ -29,6 +32,7 @@ mod node_shared_by_threads;
 pub(crate) mod observe_holders;
 pub(crate) mod proof_that_others_are_ahead;
 pub(crate) mod rule;
+mod tell_held_since;
 pub(crate) mod ticket;
 pub(crate) mod wait_until_lost;
 mod watched_nodes;

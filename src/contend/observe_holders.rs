@@ -52,7 +52,8 @@ fn look(
         if let Some(first) = in_grant_order(children.iter()).first() {
             match view.watch_node(&path::join(whole, first.name())) {
                 Ok(Some((data, stat))) => {
-                    return Ok(vec![Contender::new(node, first, data, &stat).at(0, true)]);
+                    let first = Contender::new(node, first, data, &stat);
+                    return Ok(vec![first.remembered().at(0, true)]);
                 }
                 Ok(None) => return Err(Fault::NoNode),
                 // A watch on it would report nothing; one on the list does.
@@ -67,7 +68,7 @@ fn look(
         in_grant_order(children.iter()).into_iter().take_while(|one| holds(one, children.iter()));
     for (position, ticket) in tickets.enumerate() {
         let holder = Contender::read(view.session, whole, node, &ticket)?;
-        holders.extend(holder.map(|holder| holder.at(position, true)));
+        holders.extend(holder.map(|holder| holder.remembered().at(position, true)));
     }
     Ok(holders)
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::contend::acquire::{Contention, Limits, acquire_after, insist, insist_within};
 use crate::contend::ask_and_break;
+use crate::contend::contender_facts::{facts, with_facts};
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
 use crate::contend::observe_holders::observe;
@@ -54,6 +55,8 @@ pub struct LockNode {
     kind: ContenderKind,
     /// What is held, for messages.
     noun: &'static str,
+    /// Whether the default data have facts for programs, as those of an election's candidates have not.
+    pub(crate) tells_facts: bool,
 }
 
 impl LockNode {
@@ -64,7 +67,7 @@ impl LockNode {
         noun: &'static str,
     ) -> LockNode {
         let node = NodeConfig::new(client, base, name);
-        LockNode { node, data: None, naming: NodeNaming::default(), kind, noun }
+        LockNode { node, data: None, naming: NodeNaming::default(), kind, noun, tells_facts: true }
     }
 
     pub(crate) fn form(&self, kind: ContenderKind) -> Form {
@@ -82,7 +85,11 @@ impl LockNode {
 
     /// The data of this lock's contenders.
     pub(crate) fn data(&self) -> Vec<u8> {
-        self.data.clone().unwrap_or_else(default_data)
+        match (&self.data, self.naming) {
+            (Some(data), _) => data.clone(),
+            (None, NodeNaming::Curator) if self.tells_facts => with_facts(&whose()),
+            (None, _) => default_data(),
+        }
     }
 
     // ----- contending
@@ -136,7 +143,8 @@ impl LockNode {
     pub(crate) fn contention(&self, node: &str, form: Form) -> Contention {
         let NodeConfig { client, acl, .. } = self.node.clone();
         let (node, data, noun) = (node.to_owned(), self.data(), self.noun);
-        Contention { client, node, noun, data, acl, form, must_exist: false }
+        let tells_held_since = self.tells_facts && facts(&data).is_some();
+        Contention { client, node, noun, data, acl, form, tells_held_since, must_exist: false }
     }
 }
 
@@ -177,7 +185,8 @@ impl LockNode {
     /// those after each change.
     ///
     /// While a mutex is held, only a change of the holder costs each observer requests: a list and
-    /// a read. Otherwise each contender that comes or goes costs a list, and a read for each
+    /// a read; the same once more if that holder tells later [since when](Contender::held_since) it
+    /// holds. Otherwise each contender that comes or goes costs a list, and a read for each
     /// holder.
     pub fn observe(&self) -> Changes<Vec<Contender>> {
         observe(self.client(), self.node().map(str::to_owned), self.kind, |holders| holders)
@@ -232,6 +241,10 @@ impl LockNode {
 
 /// Host, process, program and thread, so that people who look at the node see whose it is.
 pub(crate) fn default_data() -> Vec<u8> {
+    whose().into_bytes()
+}
+
+fn whose() -> String {
     static HOST: LazyLock<String> =
         LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let thread = std::thread::current();
@@ -242,7 +255,7 @@ pub(crate) fn default_data() -> Vec<u8> {
     });
     // Read each time: a forked process has another id.
     let process = std::process::id();
-    format!("host={} pid={process} program={} thread={thread}", *HOST, *PROGRAM).into_bytes()
+    format!("host={} pid={process} program={} thread={thread}", *HOST, *PROGRAM)
 }
 
 impl fmt::Debug for LockNode {

@@ -30,6 +30,7 @@ mod ensemble; // scenarios 34 and 34a: three nodes
 mod fenced; // transactions of guards
 mod group; // scenario 80: group membership
 mod handover; // threads of one client that share a node
+mod held_since; // since when locks are held
 mod hostile_servers; // hostile bytes from servers
 mod hosts; // servers that are replaced, or have lost their data
 mod interop; // scenarios 71 and 72: lock paths shared with other clients

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use serde_json::json;
-use zklock::{ListedLock, LockKind, LockList};
+use zklock::{Contender, ListedLock, LockKind, LockList};
 
 use super::shown::{as_json, lock_kind, permits, warn_of_the_clock, why_unlisted};
 use crate::exit::{Exit, Failure};
@@ -21,10 +21,24 @@ pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
         print_list(&list)?;
     } else {
         let rows: Vec<Row> = list.locks.iter().map(Row::from).collect();
-        let ages = ages(&rows);
-        let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells(ages)).collect();
+        let ages = Ages::of_all(list.locks.iter().filter_map(|lock| lock.first.as_ref()));
+        let cells: Vec<Vec<String>> = list
+            .locks
+            .iter()
+            .zip(&rows)
+            .map(|(lock, row)| {
+                let mut cells = row.cells(ages);
+                let held = lock.first.as_ref().and_then(Contender::held_since);
+                cells.insert(3, ages.in_short(held));
+                cells
+            })
+            .collect();
         if !cells.is_empty() {
-            print_table(&["LOCK", "KIND", "HELD BY", "QUEUED", "WAITING"], &cells, &[2, 0])?;
+            print_table(
+                &["LOCK", "KIND", "HELD BY", "HELD", "QUEUED", "WAITING"],
+                &cells,
+                &[2, 0],
+            )?;
         }
         warn_of_the_clock(ages);
     }

@@ -26,11 +26,11 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
         }))?;
         return Ok(Exit::Success);
     }
-    let ages = Ages::among(all.iter().map(|one| one.since));
+    let ages = Ages::of_all(&all);
     let rows: Vec<Vec<String>> = all.iter().map(|one| row(one, ages)).collect();
-    let headings = ["#", "STATE", "KIND", "WHO", "QUEUED", "SESSION", "NODE"];
+    let headings = ["STATE", "KIND", "WHO", "HELD", "QUEUED", "SESSION", "NODE"];
     let _ = print(&heading(&lock.path, &all))?
-        && (all.is_empty() || print_table(&headings, &rows, &[3])?);
+        && (all.is_empty() || print_table(&headings, &rows, &[2])?);
     warn_of_the_clock(ages);
     for one in orphans(&all) {
         complain(
@@ -58,7 +58,6 @@ fn heading(path: &str, all: &[Contender]) -> String {
 
 fn row(one: &Contender, ages: Ages) -> Vec<String> {
     vec![
-        (one.position + 1).to_string(),
         if one.holds { "holds".to_owned() } else { format!("behind {}", one.position) },
         match (one.kind, one.weight) {
             (ContenderKind::Permits, 1) => "1 permit".to_owned(),
@@ -66,6 +65,7 @@ fn row(one: &Contender, ages: Ages) -> Vec<String> {
             (other, _) => kind(other).to_owned(),
         },
         who(one),
+        ages.in_short(one.held_since()),
         ages.in_short(one.since),
         one.session.map(|id| id.to_string()).unwrap_or_default(),
         number(one),

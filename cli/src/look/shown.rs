@@ -1,5 +1,7 @@
 //! How contenders and locks are called and shown.
 
+use std::time::SystemTime;
+
 use humantime::format_rfc3339_millis;
 use serde_json::{Value, json};
 use zklock::{Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedReason};
@@ -31,8 +33,13 @@ pub(crate) fn as_json(one: &Contender) -> Value {
         "label": crate::words::note(one),
         "data": String::from_utf8_lossy(&one.data),
         "session": one.session.map(|id| id.to_string()),
-        "queued_since": one.since.map(|since| format_rfc3339_millis(since).to_string()),
+        "queued_since": one.since.map(time),
+        "held_since": one.held_since().map(time),
     })
+}
+
+fn time(at: SystemTime) -> String {
+    format_rfc3339_millis(at).to_string()
 }
 
 /// Contenders that belong to no session, so nothing will remove them. If an ACL hides a node, that is not known.

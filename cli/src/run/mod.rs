@@ -56,7 +56,7 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         subject: run.lock,
         also,
         mode,
-        data: description(&run.supervision.command, run.label.as_deref())?,
+        data: with_label(&description(&run.supervision.command)?, run.label.as_deref())?,
         acl: global.acl(),
         once: run.once,
         forget_after: run.forget_after,
@@ -69,7 +69,7 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
 pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
     let data = match lead.id {
         Some(id) => id,
-        None => description(&lead.supervision.command, None)?,
+        None => description(&lead.supervision.command)?,
     };
     let settings = RunSettings {
         lock: global.path(&lead.lock)?,
@@ -87,23 +87,25 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
 }
 
 /// What a contender says about itself: as the library does, with the command as the program.
-fn description(command: &[OsString], label: Option<&str>) -> Result<String, Failure> {
+fn description(command: &[OsString]) -> Result<String, Failure> {
     let host = nix::unistd::gethostname()?;
     let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join("_");
-    let mut text = format!(
+    Ok(format!(
         "host={} pid={} program={} thread=zklock",
         one_line(&host.to_string_lossy()),
         std::process::id(),
         one_line(&program.to_string_lossy()),
-    );
-    if let Some(label) = label {
-        if label.contains('\n') {
-            return Err(Failure::usage("a label is one line"));
-        }
-        text.push_str(&format!("\nlabel={label}"));
+    ))
+}
+
+/// The same with a line for what the library lets it tell later, and the label.
+fn with_label(description: &str, label: Option<&str>) -> Result<String, Failure> {
+    match label {
+        None => Ok(format!("{description}\nv=1")),
+        Some(label) if label.contains('\n') => Err(Failure::usage("a label is one line")),
+        Some(label) => Ok(format!("{description}\nv=1\nlabel={label}")),
     }
-    Ok(text)
 }
 
 fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
@@ -351,8 +353,8 @@ mod tests {
     #[test]
     fn a_contender_is_described_in_one_line_and_a_label() {
         let command = ["/opt/my backup.sh".into(), "-x".into()];
-        let text = description(&command, Some("of web1")).unwrap();
-        assert!(text.contains(" program=my_backup.sh thread=zklock\nlabel=of web1"), "{text}");
-        assert!(description(&command, Some("two\nlines")).is_err());
+        let text = with_label(&description(&command).unwrap(), Some("of web1")).unwrap();
+        assert!(text.contains(" program=my_backup.sh thread=zklock\nv=1\nlabel=of web1"), "{text}");
+        assert!(with_label("", Some("two\nlines")).is_err());
     }
 }

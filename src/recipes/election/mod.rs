@@ -66,7 +66,8 @@ impl LeaderElection {
         name: impl AsRef<str>,
     ) -> LeaderElection {
         let place = (base.as_ref(), name.as_ref());
-        let lock_node = LockNode::new(zk.into(), place, ContenderKind::Mutex, "leadership");
+        let mut lock_node = LockNode::new(zk.into(), place, ContenderKind::Mutex, "leadership");
+        lock_node.tells_facts = false;
         let (back_off, progress) = (BackOff::default(), Arc::default());
         LeaderElection { lock_node, back_off, progress }
     }

@@ -1,0 +1,89 @@
+//! Has the nodes of holders that have waited tell since when the lock is held: in the background, one
+//! after another, and not too many at once.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::held_node_watchdog::Watchdog;
+use crate::rt::{self, Moment, Mutex};
+use crate::session::client_core::ClientCore;
+use crate::session::connection::Fault;
+use crate::session::session::Session;
+
+/// How long after the grant a node tells it: a lock that was released by then is not worth a write.
+const UNTIL_TOLD: Duration = Duration::from_secs(1);
+
+/// A client's nodes tell it at most twenty times a second.
+const BETWEEN: Duration = Duration::from_millis(50);
+
+/// How often it is tried when a connection is lost meanwhile, and how long after.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The nodes of a client that are to tell it, in the order in which they are due.
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Entry>,
+    /// The session whose background job works through it.
+    worked_by: Option<i64>,
+    /// When the next one may be written, at the earliest.
+    next: Option<Instant>,
+}
+
+struct Entry {
+    watchdog: Weak<Watchdog>,
+    due: Instant,
+    tries_left: u32,
+}
+
+#[derive(Default)]
+struct Queues(Mutex<Queue>);
+
+/// Has a node that was just granted tell it, in a second, if it is held until then. That is for people
+/// who look: what the server refuses is not repeated.
+pub(super) fn tell_held_since(core: &ClientCore, session: &Arc<Session>, watchdog: &Arc<Watchdog>) {
+    watchdog.note_held_since(Moment::now());
+    let Some(due) = rt::now().checked_add(UNTIL_TOLD) else { return };
+    let queue: Arc<Queues> = core.extension();
+    let entry = Entry { watchdog: Arc::downgrade(watchdog), due, tries_left: TRIES };
+    let mut state = queue.0.lock();
+    state.waiting.push_back(entry);
+    let is_worked = state.worked_by.replace(session.id()) == Some(session.id());
+    drop(state);
+    if !is_worked {
+        core.reaper().later(session, due, move || queue.work());
+    }
+}
+
+impl Queues {
+    /// Has the nodes that are due tell it, and returns when to go on; `None` if none is left.
+    fn work(&self) -> Option<Instant> {
+        let mut state = self.0.lock();
+        loop {
+            let Some(entry) = state.waiting.front() else {
+                state.worked_by = None;
+                return None;
+            };
+            let due = state.next.map_or(entry.due, |next| next.max(entry.due));
+            let watchdog = entry.watchdog.upgrade().filter(|watchdog| watchdog.is_of_a_hold());
+            let now = rt::now();
+            if watchdog.is_some() && due > now {
+                return Some(due);
+            }
+            let (Some(mut entry), Some(watchdog)) = (state.waiting.pop_front(), watchdog) else {
+                continue;
+            };
+            state.next = now.checked_add(BETWEEN);
+            drop(state);
+            let told = watchdog.tell_held_since();
+            drop(watchdog);
+            state = self.0.lock();
+            entry.tries_left -= 1;
+            if told == Err(Fault::ConnectionLoss) && entry.tries_left > 0 {
+                entry.due = rt::now().checked_add(PAUSE)?;
+                state.waiting.push_back(entry);
+            }
+        }
+    }
+}
