@@ -88,6 +88,15 @@ pub enum Event {
         /// Whether another thread of this process handed the lock over.
         is_local: bool,
     },
+    /// A call waits for a lock for ever: holders wait for each other, unless a guard was given to another thread.
+    /// See [`warn_of_deadlock_after`](crate::ClientBuilder::warn_of_deadlock_after).
+    #[non_exhaustive]
+    Deadlock {
+        /// The path of the lock that the call waits for.
+        lock: String,
+        /// Which holders wait for which locks, in a sentence.
+        deadlock: String,
+    },
     /// A holder of this client has released what it held.
     #[non_exhaustive]
     Released {
@@ -160,6 +169,7 @@ impl fmt::Display for Event {
                 None => write!(f, "waiting for {lock}: another thread of this process has it"),
             },
             Event::Acquired { lock, waited, .. } => write!(f, "acquired {lock} after {waited:.1?}"),
+            Event::Deadlock { lock, deadlock } => write!(f, "waiting for {lock}: {deadlock}"),
             Event::Released { lock, held } => write!(f, "released {lock} after {held:.1?}"),
             Event::CleanupPending { path } => {
                 write!(f, "{path} could not be deleted yet; trying on in the background")
@@ -205,6 +215,7 @@ pub(crate) struct LogAs {
 impl LogAs {
     /// That a lock is waited for, acquired, released.
     pub(crate) const CONTENTION: LogAs = LogAs::new(log::Level::Debug, "zklock::contend");
+    pub(crate) const DEADLOCK: LogAs = LogAs::new(log::Level::Warn, "zklock::contend");
     pub(crate) const LOSS: LogAs = LogAs::new(log::Level::Warn, "zklock::hold");
     pub(crate) const PAUSE: LogAs = LogAs::new(log::Level::Warn, "zklock::client");
     pub(crate) const CLEANUP: LogAs = LogAs::new(log::Level::Debug, "zklock::reaper");

@@ -242,6 +242,7 @@ pub use contend::hold::Hold;
 pub use contend::list_contenders::Contender;
 pub use contend::list_locks::{ListedLock, LockKind, LockList, UnlistedReason};
 pub use contend::ticket::{ContenderKind, NodeNaming};
+pub use contend::wait_graph::{Deadlock, WaitingHolder, Waits};
 pub use contend::wait_until_lost::Lost;
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;

@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     RanTooLong,
     LockLost,
     Conflict(u8),
+    /// What was found by a subcommand that has exit codes of its own.
+    Found(u8),
     Failed,
     CannotRun,
     NotFound,
@@ -36,7 +38,7 @@ impl Exit {
             Exit::NotPermitted => 77,
             Exit::RanTooLong => 122,
             Exit::LockLost => 123,
-            Exit::Conflict(code) | Exit::Command(code) => code,
+            Exit::Conflict(code) | Exit::Command(code) | Exit::Found(code) => code,
             Exit::Failed => 125,
             Exit::CannotRun => 126,
             Exit::NotFound => 127,

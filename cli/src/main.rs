@@ -85,6 +85,9 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
         }
         Action::Ls(ls) => (String::new(), look::ls(&global, &ls)),
         Action::Show(one) => (one.lock.clone(), look::show(&global, &one)),
+        Action::Graph(graph) => (String::new(), look::graph(&global, &graph)),
+        Action::Deadlocks(options) => (String::new(), look::deadlocks(&global, &options)),
+        Action::Check(check) => (String::new(), look::check(&global, &check)),
         Action::Top(top) => (String::new(), look::top(&global, &top)),
         Action::Watch(one) => (one.lock.clone(), look::watch(&global, &one)),
         Action::Test(one) => (one.lock.clone(), look::test(&global, &one)),

@@ -172,6 +172,18 @@ pub(crate) enum Action {
     Wait(WaitFor),
     /// Show the locks at and below a path, live
     Top(Top),
+    /// Show who waits for whom
+    Graph(Graph),
+    /// Look for holders that wait for each other
+    ///
+    /// Exits with 0 if there are none, 1 if there is a deadlock, 2 if one is only suspected, 3 if not all could be
+    /// read. A deadlock is what two looks show, three seconds apart, of waits without a limit
+    Deadlocks(Deadlocks),
+    /// Check locks in one line, as a monitoring plugin
+    ///
+    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock), 2 if a limit is exceeded or there is a
+    /// deadlock, 3 if that is not known
+    Check(Check),
     /// Ask the holders of a lock to release it
     Ask(Ask),
     /// Take a lock away from a holder, by force
@@ -245,6 +257,43 @@ pub(crate) struct Top {
     /// If there are many locks, as often as takes 500 requests a second
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = duration)]
     pub(crate) every: Duration,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Graph {
+    /// Path to show [default: that of --base]
+    pub(crate) path: Option<String>,
+    /// Print it for Graphviz
+    #[arg(long, conflicts_with_all = ["mermaid", "json"])]
+    pub(crate) dot: bool,
+    /// Print it for Mermaid
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) mermaid: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Deadlocks {
+    /// Path to look at and below [default: that of --base]
+    pub(crate) path: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// Names below --base, or absolute paths
+    #[arg(required = true, value_name = "LOCK")]
+    pub(crate) locks: Vec<String>,
+    /// Longest time that a lock may be held
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) max_held: Option<Duration>,
+    /// Longest time that anybody may wait
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) max_waiting: Option<Duration>,
+    /// So many may wait for a lock at once
+    #[arg(long, value_name = "N")]
+    pub(crate) max_waiters: Option<usize>,
+    /// No deadlock below the locks' base paths
+    #[arg(long)]
+    pub(crate) no_deadlock: bool,
 }
 
 #[derive(Args, Debug)]

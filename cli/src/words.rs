@@ -69,6 +69,11 @@ pub(crate) fn node(one: &Contender) -> &str {
     one.path.rsplit('/').next().unwrap_or_default()
 }
 
+/// The path of a contender's lock.
+pub(crate) fn parent(one: &Contender) -> &str {
+    one.path.rsplit_once('/').map_or("", |(lock, _)| lock)
+}
+
 /// All of these contenders: `web1 (pid 4711, backup.sh), web2 (pid 911, backup.sh)`.
 pub(crate) fn all(contenders: &[Contender]) -> String {
     contenders.iter().map(who).collect::<Vec<_>>().join(", ")
@@ -106,7 +111,8 @@ impl Ages {
         Ages { now, behind: now.duration_since(here).unwrap_or_default() }
     }
 
-    fn of(&self, since: Option<SystemTime>) -> Option<Duration> {
+    /// How long ago that was.
+    pub(crate) fn of(&self, since: Option<SystemTime>) -> Option<Duration> {
         self.now.duration_since(since?).ok()
     }
 

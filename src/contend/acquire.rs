@@ -9,9 +9,12 @@ use uuid::Uuid;
 
 use super::acquisition_steps::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
 use super::ask_and_break::is_request;
+use super::contender_facts::with_wait;
+use super::held_by_thread::held_by_this_thread;
 use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
 use super::interop_warning;
+use super::long_wait::LongWait;
 use super::proof_that_others_are_ahead::OthersSeen;
 use super::ticket::{Form, NodeNaming};
 use super::watched_nodes::{ToDo, WatchedNodes};
@@ -54,8 +57,8 @@ pub(crate) struct Contention {
     pub(crate) data: Vec<u8>,
     pub(crate) acl: Vec<Acl>,
     pub(crate) form: Form,
-    /// Whether a holder that has waited has its node tell since when it holds.
-    pub(crate) tells_held_since: bool,
+    /// Whether its node tells facts for programs.
+    pub(crate) tells_facts: bool,
     /// Whether the lock node has to be there already: it is not made, and without it the call gives
     /// up.
     pub(crate) must_exist: bool,
@@ -96,8 +99,11 @@ struct Attempt<'a> {
     listed_at: Option<Instant>,
     /// When its node was made.
     queued_at: Option<Instant>,
-    /// The data of the node, if another call has made it.
-    taken_over: Option<Vec<u8>>,
+    /// The data with which its node was made, if they are not those of the contention.
+    made_with: Option<Vec<u8>>,
+    /// Whether another call has made it.
+    taken_over: bool,
+    long_wait: LongWait,
 }
 
 /// A place in the ensemble's queue that one call leaves and another may take.
@@ -180,12 +186,15 @@ pub(crate) fn pursue(
         others,
         listed_at: None,
         queued_at: None,
-        taken_over: None,
+        made_with: None,
+        taken_over: false,
+        long_wait: LongWait::default(),
     };
     let (mut acquisition, begin) = match paused {
         Some(paused) => {
             let PausedAcquisition { session, mut acquisition, queued_at, data } = *paused;
-            (attempt.queued_at, attempt.taken_over) = (queued_at, Some(data));
+            (attempt.queued_at, attempt.made_with) = (queued_at, Some(data));
+            attempt.taken_over = true;
             acquisition.go_on(patient);
             attempt.call.use_session(session);
             (acquisition, Some(Input::Woken))
@@ -290,7 +299,7 @@ impl Attempt<'_> {
                     let data = self.data();
                     let mut hold = Hold::new(client, session, place, czxid, watch, noun, data);
                     hold.contested = contested;
-                    if self.contention.tells_held_since && self.has_waited_long() {
+                    if self.contention.tells_facts && self.has_waited_long() {
                         hold.tell_held_since();
                     }
                     return Ok(Some(hold));
@@ -353,7 +362,7 @@ impl Attempt<'_> {
 
     fn create(&mut self, session: &Arc<Session>, prefix: String) -> Result<Input, Stop> {
         let path = path::join(&self.node, &prefix);
-        let Contention { data, acl, .. } = self.contention;
+        let acl = &self.contention.acl;
         let (reaper, of_session) = (Arc::clone(self.call.core().reaper()), Arc::downgrade(session));
         let node = self.node.clone();
         let late = move |answer: Answer<Created>| match (of_session.upgrade(), answer) {
@@ -369,11 +378,14 @@ impl Attempt<'_> {
         let leaving = session.leaving(&self.node);
         let before = session.status().now().connection;
         self.listed_at = Some(self.others.listing());
-        (self.queued_at, self.taken_over) = (self.listed_at, None);
+        (self.queued_at, self.taken_over) = (self.listed_at, false);
+        let made_with = self.data_of_a_wait();
+        let data = made_with.as_deref().unwrap_or(&self.contention.data);
         let entered =
-            self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)))?;
+            self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)));
+        self.made_with = made_with;
         let after = session.status().now().connection;
-        let Enqueued { made, siblings } = match self.sort(entered, CREATE) {
+        let Enqueued { made, siblings } = match self.sort(entered?, CREATE) {
             Ok(entered) => entered,
             Err(trouble) => return Ok(Input::Created { made: Err(trouble), listing: None }),
         };
@@ -510,12 +522,24 @@ impl Attempt<'_> {
 
     /// The data of its node.
     fn data(&self) -> &[u8] {
-        self.taken_over.as_deref().unwrap_or(&self.contention.data)
+        self.made_with.as_deref().unwrap_or(&self.contention.data)
+    }
+
+    /// What a node that is made now tells of the wait, if that is more than the contention says.
+    ///
+    /// A place that goes to another call keeps its data. That says rightly that the wait was limited: one without
+    /// a limit gives no place up.
+    fn data_of_a_wait(&self) -> Option<Vec<u8>> {
+        let Contention { data, tells_facts, .. } = self.contention;
+        if !tells_facts {
+            return None;
+        }
+        with_wait(data, self.call.limit().may_end(), &held_by_this_thread())
     }
 
     /// Whether the time of the grant differs much from that of the node's creation.
     fn has_waited_long(&self) -> bool {
-        let may_have = self.waits || self.taken_over.is_some();
+        let may_have = self.waits || self.taken_over;
         let queued_at = self.queued_at.filter(|_| may_have);
         queued_at.is_some_and(|since| rt::now().saturating_duration_since(since) > LONG_WAIT)
     }
@@ -523,6 +547,8 @@ impl Attempt<'_> {
     /// Reports, once, that the call waits for others.
     fn report_waiting(&mut self, acquisition: &Acquisition) {
         if !std::mem::replace(&mut self.waits, true) {
+            let Contention { node, form, .. } = self.contention;
+            self.long_wait = LongWait::begin(self.call, node, form.kind);
             self.call.core().report(|| {
                 let lock = self.contention.node.clone();
                 let (ahead, first) = acquisition.ahead();
@@ -548,6 +574,9 @@ impl Attempt<'_> {
                 ToDo::Wait => {}
                 ToDo::Look => return Ok(Input::Woken),
                 ToDo::Succeed => return Ok(Input::Succeeded),
+            }
+            if self.call.alarm_rings() {
+                self.long_wait.go_on(self.call, &self.contention.node, false);
             }
             self.call.wait_if(phase.attached)?;
         }

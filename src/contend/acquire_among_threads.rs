@@ -15,13 +15,16 @@ use std::time::Instant;
 
 use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
 use super::handover_among_threads_policy::{HandOver, Policy};
+use super::held_by_thread::held_by_this_thread;
 use super::held_node::{HeldNode, Sharing};
 use super::held_node_watchdog::ReleasedParts;
 use super::hold::Hold;
+use super::long_wait::{LONG, LongWait};
 use super::node_shared_by_threads::{
     Baton, NodePhase, Offer, SharedNode, SharedNodeState, WaitingThread,
 };
-use super::ticket::NodeNaming;
+use super::tell_facts::tell_kept_waiting;
+use super::ticket::{ContenderKind, NodeNaming};
 use crate::acl::Acl;
 use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
@@ -170,7 +173,8 @@ impl Sharer {
         }
         let lock = self.key.node.clone();
         client.core().report(|| Event::Waiting { lock, ahead: 0, holder: None });
-        Ok(match self.wait(&queued, client, call, contention)? {
+        let long_wait = LongWait::begin(call, &self.key.node, ContenderKind::Mutex);
+        Ok(match self.wait(&queued, client, (call, long_wait), contention)? {
             // It was lost while it was handed over.
             Some(hold) if !hold.is_held() => match call.until().has_passed() {
                 true => ControlFlow::Break(None),
@@ -208,11 +212,11 @@ impl Sharer {
         self: &Arc<Self>,
         queued: &Arc<WaitingThread>,
         client: &Client,
-        call: &mut Call,
+        (call, long_wait): (&mut Call, LongWait),
         contention: &impl Fn() -> Contention,
     ) -> Result<Option<Hold>> {
         let baton = || Baton(Some(Arc::clone(&self.node)));
-        match self.wait_for_offer(queued, client, call) {
+        match self.wait_for_offer(queued, client, call, long_wait) {
             Ok(Some(Offer::Hold(hold))) => Ok(Some(hold)),
             Ok(Some(Offer::Lead(paused))) => self.lead(baton(), &contention(), call, true, paused),
             Ok(Some(Offer::Failed(error))) => Err(error),
@@ -236,6 +240,7 @@ impl Sharer {
         queued: &WaitingThread,
         client: &Client,
         call: &mut Call,
+        mut long_wait: LongWait,
     ) -> Result<Option<Offer>> {
         let core = client.core();
         let _changes = core.changes().subscribe(call.bell());
@@ -246,6 +251,10 @@ impl Sharer {
             if core.is_closed() && !call.is_cancelled() {
                 return Err(ended(End::Closed).on(&self.key.node));
             }
+            if call.alarm_rings() {
+                long_wait.go_on(call, &self.key.node, true);
+                self.tell_who_waits(client, call);
+            }
             match call.wait_if(client.state() == SessionState::Connected) {
                 Ok(()) => {}
                 Err(Stop::TimeOver) => return Ok(None),
@@ -253,6 +262,20 @@ impl Sharer {
                 Err(_) => return Err(cancelled(&self.key.node)),
             }
         }
+    }
+
+    /// Has the held node tell that what this thread holds is held as long as it waits: it has no node of its own
+    /// that could tell it. And looks again later, as the node may be another one by then.
+    fn tell_who_waits(&self, client: &Client, call: &mut Call) {
+        let under = held_by_this_thread();
+        if call.limit().may_end() || under.is_empty() {
+            return;
+        }
+        let holder = self.node.state.lock().holder();
+        if let Some(HeldNode { session, watchdog, .. }) = holder.as_deref() {
+            tell_kept_waiting(client.core(), session, watchdog, under);
+        }
+        call.set_alarm(rt::now().checked_add(LONG));
     }
 
     /// Contends at the ensemble, for all threads that wait here.

@@ -1,4 +1,4 @@
-//! What a contender's node tells on the second line of its data: `v=1 held_for=83000`.
+//! What a contender's node tells on the second line of its data, such as `v=1 held_for=83000`.
 //!
 //! The first line says whose node it is. The second consists of facts for programs, each of them a key, `=` and
 //! a value without spaces; keys that are not known are passed over. Data without such a line tell no facts.
@@ -7,13 +7,26 @@ use std::time::Duration;
 
 /// Begins the line, and says how the rest is to be read.
 const VERSION: &str = "v=1";
-const HELD_FOR: &str = "held_for=";
+const HELD_FOR: &str = "held_for";
+const WAIT: &str = "wait";
+const LIMITED: &str = "limited";
+const UNDER: &str = "under";
+const KEEPS_WAITING: &str = "keeps_waiting";
 
-/// What is told by a contender's data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// So many nodes are named by another one, at most.
+pub(super) const MOST_NAMED: usize = 64;
+
+/// What is told by a contender's data. Nodes are named as the server knows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// How long the lock had been held when the data were written, if its holder had waited for it.
     pub(crate) held_for: Option<Duration>,
+    /// Whether its wait ends by itself some time, or may be cancelled.
+    pub(crate) is_limited: bool,
+    /// The nodes that are held as long as it waits: those of its thread, or of the commands around it.
+    pub(crate) under: Vec<String>,
+    /// The nodes that are held as long as threads of the same process wait for this one.
+    pub(crate) keeps_waiting: Vec<String>,
 }
 
 /// This text as the first line, and no facts yet.
@@ -23,20 +36,58 @@ pub(crate) fn with_facts(first_line: &str) -> Vec<u8> {
 
 /// The facts; `None` if the data tell none.
 pub(crate) fn facts(data: &[u8]) -> Option<Facts> {
-    let mut words = fact_line(data)?.split(' ').skip(1);
-    let held_for = words.find_map(|word| word.strip_prefix(HELD_FOR)?.parse().ok());
-    Some(Facts { held_for: held_for.map(Duration::from_millis) })
+    let line = fact_line(data)?;
+    let value = |key| values(line).find_map(|(one, value)| (one == key).then_some(value));
+    let nodes = |key| value(key).map(nodes_in).unwrap_or_default();
+    Some(Facts {
+        held_for: value(HELD_FOR).and_then(|held| held.parse().ok()).map(Duration::from_millis),
+        is_limited: value(WAIT) == Some(LIMITED),
+        under: nodes(UNDER),
+        keeps_waiting: nodes(KEEPS_WAITING),
+    })
 }
 
 /// The same data with this fact; `None` if they tell no facts.
-pub(crate) fn with_held_for(data: &[u8], held_for: Duration) -> Option<Vec<u8>> {
+pub(super) fn with_held_for(data: &[u8], held_for: Duration) -> Option<Vec<u8>> {
+    with(data, HELD_FOR, &held_for.as_millis().to_string())
+}
+
+/// The same data with this fact; `None` if they tell no facts.
+pub(super) fn with_kept_waiting(data: &[u8], nodes: &[String]) -> Option<Vec<u8>> {
+    with(data, KEEPS_WAITING, &named(nodes))
+}
+
+/// The data of a contender that begins to wait under these nodes. What they say of that already stays, as a
+/// command knows better than a thread. `None` if there is nothing to add.
+pub(super) fn with_wait(data: &[u8], is_limited: bool, under: &[String]) -> Option<Vec<u8>> {
     let line = fact_line(data)?;
-    let others = line.split(' ').filter(|word| !word.starts_with(HELD_FOR));
-    let mut new: Vec<String> = others.map(str::to_owned).collect();
-    new.push(format!("{HELD_FOR}{}", held_for.as_millis()));
+    let has = |key| values(line).any(|(one, _)| one == key);
+    let (adds_wait, adds_under) = (is_limited && !has(WAIT), !under.is_empty() && !has(UNDER));
+    let waits = if adds_wait { with(data, WAIT, LIMITED) } else { None };
+    match adds_under {
+        true => with(waits.as_deref().unwrap_or(data), UNDER, &named(under)),
+        false => waits,
+    }
+}
+
+/// Whether these are the same data, but for their facts.
+pub(super) fn differ_in_facts_only(one: &[u8], other: &[u8]) -> bool {
+    let have_facts = fact_line(one).is_some() && fact_line(other).is_some();
+    have_facts && without_facts(one) == without_facts(other)
+}
+
+fn without_facts(data: &[u8]) -> Vec<&[u8]> {
+    let lines = data.split(|byte| *byte == b'\n').enumerate();
+    lines.filter(|(place, _)| *place != 1).map(|(_, line)| line).collect()
+}
+
+fn with(data: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
+    let line = fact_line(data)?;
+    let others = line.split(' ').filter(|word| word.split('=').next() != Some(key));
+    let fact = format!("{key}={value}");
+    let new = others.chain([&*fact]).collect::<Vec<_>>().join(" ");
     let text = std::str::from_utf8(data).ok()?;
     let mut lines: Vec<&str> = text.split('\n').collect();
-    let new = new.join(" ");
     *lines.get_mut(1)? = &new;
     Some(lines.join("\n").into_bytes())
 }
@@ -44,6 +95,22 @@ pub(crate) fn with_held_for(data: &[u8], held_for: Duration) -> Option<Vec<u8>> 
 fn fact_line(data: &[u8]) -> Option<&str> {
     let line = std::str::from_utf8(data).ok()?.split('\n').nth(1)?;
     (line.split(' ').next() == Some(VERSION)).then_some(line)
+}
+
+fn values(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    line.split(' ').skip(1).filter_map(|word| word.split_once('='))
+}
+
+/// As a value: with commas between them, and `%` and two digits for what would end a name or the value.
+fn named(nodes: &[String]) -> String {
+    let name = |node: &String| node.replace('%', "%25").replace(',', "%2C").replace(' ', "%20");
+    nodes.iter().take(MOST_NAMED).map(name).collect::<Vec<_>>().join(",")
+}
+
+fn nodes_in(value: &str) -> Vec<String> {
+    let node = |name: &str| name.replace("%20", " ").replace("%2C", ",").replace("%25", "%");
+    let names = value.split(',').filter(|name| !name.is_empty());
+    names.take(MOST_NAMED).map(node).collect()
 }
 
 #[cfg(test)]
@@ -54,13 +121,37 @@ mod tests {
     fn facts_are_on_the_second_line_and_the_others_stay_as_they_are() {
         let data = with_facts("host=a pid=1 program=b thread=c");
         assert_eq!(facts(&data), Some(Facts::default()));
-        let seconds = |held_for| Some(Facts { held_for: Some(Duration::from_secs(held_for)) });
+        let seconds = |held_for| {
+            Some(Facts { held_for: Some(Duration::from_secs(held_for)), ..Facts::default() })
+        };
         let told = with_held_for(&data, Duration::from_secs(83)).unwrap();
         assert_eq!(told, b"host=a pid=1 program=b thread=c\nv=1 held_for=83000");
         assert_eq!(facts(&told), seconds(83));
         let told = with_held_for(b"x\nv=1 held_for=1 more=2\nlabel=y", Duration::from_secs(5));
         assert_eq!(told.as_deref(), Some(&b"x\nv=1 more=2 held_for=5000\nlabel=y"[..]));
         assert_eq!(facts(&told.unwrap()), seconds(5));
+    }
+
+    #[test]
+    fn a_waiter_names_the_nodes_it_waits_under_whatever_their_names() {
+        let nodes: Vec<String> =
+            ["/a b/x,y", "/100%/%20", "/a=b"].map(str::to_owned).into_iter().collect();
+        let data = with_facts("host=a");
+        let waits = with_wait(&data, true, &nodes).unwrap();
+        let all = facts(&waits).unwrap();
+        assert_eq!((all.is_limited, &all.under), (true, &nodes));
+        assert_eq!(with_wait(&data, false, &[]), None);
+        // What a command has said of itself stays.
+        let said = b"host=a\nv=1 wait=unlimited under=/a";
+        assert_eq!(with_wait(said, true, &nodes), None);
+        let all = facts(said).unwrap();
+        assert_eq!((all.is_limited, all.under), (false, vec!["/a".to_owned()]));
+        let kept = with_kept_waiting(&waits, &nodes[..1]).unwrap();
+        assert_eq!(facts(&kept).unwrap().keeps_waiting, nodes[..1]);
+        assert!(differ_in_facts_only(&waits, &kept) && !differ_in_facts_only(&waits, b"unlock"));
+        let many = vec!["/x".to_owned(); 2 * MOST_NAMED];
+        let named = facts(&with_wait(&data, false, &many).unwrap()).unwrap().under.len();
+        assert_eq!(named, MOST_NAMED);
     }
 
     #[test]

@@ -56,6 +56,7 @@ impl Hold {
         // The first node must still be there: then no contender can have come between the two.
         self.ensure_held_within(wait)?;
         next.report_as_one_with(&mut self);
+        next.note_taken();
         // If that is not confirmed in time, the background goes on; the reader's place is certain.
         self.release_within(wait)?;
         Ok(next)

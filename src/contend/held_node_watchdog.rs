@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::acquisition_steps::others;
 use super::ask_and_break::is_request;
-use super::contender_facts::with_held_for;
+use super::contender_facts::{MOST_NAMED, differ_in_facts_only, with_held_for, with_kept_waiting};
 use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::loss_reason::LossReason;
@@ -98,6 +98,8 @@ pub(super) struct WatchdogState {
     node_watch: OneAtATime,
     /// Since when the lock is held, if the node is to tell that.
     held_since: Option<Moment>,
+    /// The nodes that are held as long as threads of this process wait for this one, if it is to tell that.
+    keeps_waiting: Vec<String>,
     /// The server has refused to set the last watch on the node.
     unwatched: bool,
     /// That was logged.
@@ -513,15 +515,34 @@ impl Watchdog {
 
     /// The node's data with what it is to tell now.
     fn present_data(&self) -> Vec<u8> {
-        let data = self.data.as_deref().unwrap_or_default();
-        let since = self.state.lock().held_since;
-        let told = since.and_then(|since| with_held_for(data, Moment::now().since(since)));
-        told.unwrap_or_else(|| data.to_vec())
+        let mut data = self.data.clone().unwrap_or_default();
+        let state = self.state.lock();
+        let held_for = state.held_since.map(|since| Moment::now().since(since));
+        if let Some(told) = held_for.and_then(|held_for| with_held_for(&data, held_for)) {
+            data = told;
+        }
+        match state.keeps_waiting.is_empty() {
+            true => data,
+            false => with_kept_waiting(&data, &state.keeps_waiting).unwrap_or(data),
+        }
     }
 
     /// From here on, whatever is written to the node tells this.
     pub(super) fn note_held_since(&self, since: Moment) {
         self.state.lock().held_since = Some(since);
+    }
+
+    /// From here on, whatever is written to the node tells that these nodes are held as long as a thread waits for
+    /// it. Whether that is new.
+    pub(super) fn note_kept_waiting(&self, nodes: Vec<String>) -> bool {
+        let mut state = self.state.lock();
+        let before = state.keeps_waiting.len();
+        for node in nodes {
+            if state.keeps_waiting.len() < MOST_NAMED && !state.keeps_waiting.contains(&node) {
+                state.keeps_waiting.push(node);
+            }
+        }
+        state.keeps_waiting.len() > before
     }
 
     /// Whether some thread holds the lock by this node, or it is kept.
@@ -530,12 +551,19 @@ impl Watchdog {
         !state.released && state.lost.is_none()
     }
 
-    /// Has the node tell since when the lock is held. What another client has written meanwhile stays.
-    pub(super) fn tell_held_since(&self) -> Answer<()> {
+    /// Whether the holder of this turn holds the lock, as far as is known.
+    pub(super) fn is_held_in(&self, turn: u32) -> bool {
+        let state = self.state.lock();
+        !state.is_over(turn) && state.lost.is_none()
+    }
+
+    /// Has the node tell what it is to tell now. What another client has written meanwhile stays.
+    pub(super) fn tell_facts(&self) -> Answer<()> {
         let Some(session) = self.session.upgrade() else { return Ok(()) };
         let read = session.read(&self.node, false)?;
-        let is_as_made = |data| self.data.as_ref() == Some(&data);
-        match read.and_then(|(data, stat)| is_as_made(data).then_some(stat)) {
+        let own = self.data.as_deref().unwrap_or_default();
+        let is_own = |data: Vec<u8>| differ_in_facts_only(own, &data);
+        match read.and_then(|(data, stat)| is_own(data).then_some(stat)) {
             None => Ok(()),
             Some(stat) => {
                 let data = self.present_data();

@@ -6,9 +6,10 @@ use std::{fmt, mem};
 
 use uuid::Uuid;
 
+use super::held_by_thread::note_taken;
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::held_node_watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
-use super::tell_held_since::tell_held_since;
+use super::tell_facts::tell_held_since;
 use super::ticket::Ticket;
 use super::wait_until_lost::{JointRelease, Lost};
 use super::watched_nodes::OwnWatch;
@@ -527,9 +528,10 @@ impl Hold {
         core.reaper().delete(&self.held_node.session, core.whole(path));
     }
 
-    /// Reports that a call which began then has acquired it, and later its release; for a program
-    /// that wants to know.
+    /// Notes that this thread has it, by a call that began then. Reports that, and later its release, for a
+    /// program that wants to know.
     pub(crate) fn acquired_since(mut self, begin: Option<Instant>) -> Hold {
+        self.note_taken();
         let Some(begin) = begin else { return self };
         let now = rt::now();
         self.since = Some(now);
@@ -540,6 +542,11 @@ impl Hold {
             is_local: self.turn > 0,
         });
         self
+    }
+
+    /// Notes that this thread has it.
+    pub(super) fn note_taken(&self) {
+        note_taken(&self.held_node.watchdog, self.turn);
     }
 
     /// Reports the release as one of both, which hold on after each other.

@@ -62,7 +62,7 @@ pub struct Contender {
 
 /// What its data tell, and when they were written. All of these are equal: a contender that tells more
 /// than before is still the same.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Told {
     written: Option<SystemTime>,
     facts: Option<Facts>,
@@ -109,8 +109,14 @@ impl Contender {
 
     /// The same, read some time ago: if it told nothing of when its wait ended, it may tell it now.
     pub(super) fn remembered(&self) -> Contender {
-        let facts = self.told.facts.filter(|facts| facts.held_for.is_some());
-        Contender { told: Told { facts, ..self.told }, ..self.clone() }
+        let mut one = self.clone();
+        one.told.facts = one.told.facts.filter(|facts| facts.held_for.is_some());
+        one
+    }
+
+    /// What its data tell; `None` if they are the program's own, or another library's.
+    pub(super) fn facts(&self) -> Option<&Facts> {
+        self.told.facts.as_ref()
     }
 
     /// A contender of which an ACL hides everything except for the name.
@@ -162,9 +168,8 @@ impl Contender {
     ///
     /// [kept]: crate::DistributedLock::keep_for
     pub fn held_since(&self) -> Option<SystemTime> {
-        let Told { written, facts } = self.told;
-        let held_for = facts.filter(|_| self.holds)?.held_for;
-        let told = held_for.and_then(|held_for| written?.checked_sub(held_for));
+        let held_for = self.facts().filter(|_| self.holds)?.held_for;
+        let told = held_for.and_then(|held_for| self.told.written?.checked_sub(held_for));
         // Not before there was a node, whatever it tells.
         told.max(self.since)
     }
@@ -261,7 +266,11 @@ pub(crate) fn first(client: &Client, node: &str) -> Result<Option<Contender>> {
     })
 }
 
-fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<Contender>> {
+pub(super) fn look_for_first(
+    session: &Session,
+    whole: &str,
+    node: &str,
+) -> Answer<Option<Contender>> {
     loop {
         let children = session.names(whole, false)?.unwrap_or_default();
         let Some(first) = in_grant_order(children.iter()).into_iter().next() else {

@@ -5,9 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
+use super::wait_graph::Waits;
 use crate::error::Result;
 use crate::path;
+use crate::rt;
 use crate::session::client::Client;
+use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names};
 use crate::session::request_errors::Purpose;
 use crate::session::session::Session;
@@ -122,6 +125,25 @@ impl Client {
     pub fn locks(&self, base: impl AsRef<str>) -> Result<Option<LockList>> {
         list_locks(self, base.as_ref(), HashMap::new())
     }
+
+    /// Looks who holds and who waits for the locks at `base` and below it, at any depth; `None` if the
+    /// node does not exist.
+    ///
+    /// For [deadlocks](Waits::deadlocks), and pictures of who waits for whom. The look includes everything
+    /// that happened before this call, and may be out of date when it is returned; contenders that come or go
+    /// meanwhile may be in it or not.
+    ///
+    /// Takes as many requests as [`locks`](Client::locks), and one for each contender. Of more than 20,000
+    /// contenders the locks that are too many are [named](Waits::unlisted).
+    ///
+    /// # Errors
+    ///
+    /// As [`locks`](Client::locks).
+    pub fn waits(&self, base: impl AsRef<str>) -> Result<Option<Waits>> {
+        let (base, core) = (base.as_ref(), self.core());
+        path::check_absolute(base)?;
+        LIST.ask(core, base, |session| look_at_waits(session, core, base))
+    }
 }
 
 impl LockList {
@@ -158,22 +180,66 @@ fn list_locks(
     path::check_absolute(base)?;
     let core = client.core();
     LIST.ask(client.core(), base, |session| {
-        let Some(children) = session.names(&core.whole(base), false)? else { return Ok(None) };
         let mut walk = Walk::default();
-        walk.note_children(base, &children);
-        look_below(session, &mut walk, |path| core.whole(path))?;
+        if !look_at_and_below(session, &mut walk, base, |path| core.whole(path))? {
+            return Ok(None);
+        }
         read_firsts(session, &mut walk, &known, |path| core.whole(path))?;
         Ok(Some(walk.finish(base)))
     })
 }
 
-fn look_below(session: &Session, walk: &mut Walk, whole: impl Fn(&String) -> String) -> Answer<()> {
+/// All contenders at and below a path: see [`Client::waits`].
+pub(super) fn look_at_waits(
+    session: &Session,
+    core: &ClientCore,
+    base: &str,
+) -> Answer<Option<Waits>> {
+    let whole = |path: &str| core.whole(path);
+    let mut walk = Walk { takes_all: true, ..Walk::default() };
+    session.sync()?;
+    if !look_at_and_below(session, &mut walk, base, whole)? {
+        return Ok(None);
+    }
+    let mut contenders = Vec::new();
+    walk.locks.sort_by(|(one, _), (other, _)| one.path.cmp(&other.path));
+    let paths: Vec<String> =
+        walk.locks.iter().flat_map(|(_, all)| all).map(|one| whole(one)).collect();
+    walk.requests += paths.len();
+    let mut reads = session.read_each(&paths).into_iter();
+    for (lock, nodes) in &walk.locks {
+        for (place, (node, read)) in nodes.iter().zip(&mut reads).enumerate() {
+            let Some(ticket) = Ticket::parse(path::last(node)) else { continue };
+            let seen = Contender::seen(&lock.path, &ticket, read)?;
+            contenders.extend(seen.map(|one| one.at(place, place < lock.holders)));
+        }
+    }
+    let taken = rt::now();
+    let LockList { base, unlisted, requests, .. } = walk.finish(base);
+    let chroot = core.whole("");
+    Ok(Some(Waits { base, contenders, unlisted, requests, chroot, taken }))
+}
+
+/// False if there is no such node.
+fn look_at_and_below(
+    session: &Session,
+    walk: &mut Walk,
+    base: &str,
+    whole: impl Fn(&str) -> String,
+) -> Answer<bool> {
+    let Some(children) = session.names(&whole(base), false)? else { return Ok(false) };
+    walk.note_children(base, &children);
+    look_below(session, walk, whole)?;
+    Ok(true)
+}
+
+fn look_below(session: &Session, walk: &mut Walk, whole: impl Fn(&str) -> String) -> Answer<()> {
     loop {
         let paths = walk.next_nodes();
         if paths.is_empty() {
             return Ok(());
         }
-        let asked: Vec<String> = paths.iter().map(&whole).collect();
+        let asked: Vec<String> = paths.iter().map(|path| whole(path)).collect();
         for (path, children) in paths.iter().zip(session.children_each(&asked, false)) {
             match children {
                 Ok(Some(children)) => walk.note_children(path, &children),
@@ -191,13 +257,14 @@ fn read_firsts(
     session: &Session,
     walk: &mut Walk,
     known: &HashMap<String, Contender>,
-    whole: impl Fn(&String) -> String,
+    whole: impl Fn(&str) -> String,
 ) -> Answer<()> {
     let mut unread = Vec::new();
-    for (lock, first) in &mut walk.locks {
+    for (lock, contenders) in &mut walk.locks {
+        let Some(first) = contenders.first() else { continue };
         match known.get(first) {
             Some(one) => lock.first = Some(one.remembered().at(0, lock.holders > 0)),
-            None => unread.push((lock, &*first)),
+            None => unread.push((lock, first)),
         }
     }
     walk.requests += unread.len();
@@ -213,8 +280,11 @@ fn read_firsts(
 /// The walk through the tree, without its requests: which nodes to look at, and what was found.
 #[derive(Default)]
 struct Walk {
-    /// The locks, and the paths of their first contenders.
-    locks: Vec<(ListedLock, String)>,
+    /// The locks, and the paths of their contenders, or only of the first.
+    locks: Vec<(ListedLock, Vec<String>)>,
+    takes_all: bool,
+    /// How many paths of contenders there are.
+    taken: usize,
     unlisted: Vec<(String, UnlistedReason)>,
     /// Nodes to look at: by the number of siblings and their parent, their names. So, a node with a
     /// multitude of children keeps nobody from looking at the others.
@@ -239,7 +309,14 @@ impl Walk {
                 waiters: contenders.len() - holders,
                 first: None,
             };
-            self.locks.push((lock, path::join(path, first.name())));
+            let wanted = if self.takes_all { contenders.len() } else { 1 };
+            if self.takes_all && self.taken + wanted > MOST_NODES {
+                self.unlisted.push((path.to_owned(), UnlistedReason::TooMany(wanted)));
+            } else {
+                self.taken += wanted;
+                let wanted = contenders[..wanted].iter();
+                self.locks.push((lock, wanted.map(|one| path::join(path, one.name())).collect()));
+            }
         }
         let may_have_locks = |name: &&str| {
             Ticket::parse(name).is_none()

@@ -8,7 +8,7 @@
 //! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
 //!   [`handover_among_threads_policy`].
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], what its node
-//!   tells after a wait ([`tell_held_since`]), how
+//!   tells after a wait ([`tell_facts`]), how
 //!   programs wait for its end ([`wait_until_lost`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
 //! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observe_holders`], [`ask_and_break`];
@@ -22,17 +22,20 @@ pub(crate) mod contender_facts;
 pub(crate) mod downgrade;
 pub(crate) mod fenced_commit;
 pub(crate) mod handover_among_threads_policy;
+mod held_by_thread;
 pub(crate) mod held_node;
 pub(crate) mod held_node_watchdog;
 pub(crate) mod hold;
 pub(crate) mod interop_warning;
 pub(crate) mod list_contenders;
 pub(crate) mod list_locks;
+mod long_wait;
 mod node_shared_by_threads;
 pub(crate) mod observe_holders;
 pub(crate) mod proof_that_others_are_ahead;
 pub(crate) mod rule;
-mod tell_held_since;
+mod tell_facts;
 pub(crate) mod ticket;
+pub(crate) mod wait_graph;
 pub(crate) mod wait_until_lost;
 mod watched_nodes;

@@ -143,8 +143,8 @@ impl LockNode {
     pub(crate) fn contention(&self, node: &str, form: Form) -> Contention {
         let NodeConfig { client, acl, .. } = self.node.clone();
         let (node, data, noun) = (node.to_owned(), self.data(), self.noun);
-        let tells_held_since = self.tells_facts && facts(&data).is_some();
-        Contention { client, node, noun, data, acl, form, tells_held_since, must_exist: false }
+        let tells_facts = self.tells_facts && facts(&data).is_some();
+        Contention { client, node, noun, data, acl, form, tells_facts, must_exist: false }
     }
 }
 

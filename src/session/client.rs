@@ -72,6 +72,7 @@ impl Client {
             access: Access::default(),
             max_reply: 64 << 20,
             retry: Retry::default(),
+            deadlock_warning: None,
             on_event: None,
         }
     }
@@ -312,6 +313,7 @@ pub struct ClientBuilder {
     access: Access,
     max_reply: usize,
     retry: Retry,
+    deadlock_warning: Option<Duration>,
     on_event: Option<OnReport>,
 }
 
@@ -416,6 +418,17 @@ impl ClientBuilder {
         self
     }
 
+    /// Has calls that have waited without a limit for this long look whether they wait for ever.
+    ///
+    /// Such a call looks twice, three seconds apart and once in its life, at all [waits](Client::waits) below the
+    /// base path of its lock, on a background thread. If both looks show the same certain
+    /// [deadlock](crate::Waits::deadlocks) with a part in that lock, that is a warning in the log and an
+    /// [`Event::Deadlock`]; the call goes on waiting. At least a second. Default: no look.
+    pub fn warn_of_deadlock_after(mut self, wait: Duration) -> ClientBuilder {
+        self.deadlock_warning = Some(wait);
+        self
+    }
+
     /// Calls `function` with each [`Event`], for metrics, alerts, or a log of the program's own.
     ///
     /// The calls come one at a time, in order, on a thread of this library, so the function may
@@ -506,6 +519,9 @@ impl ClientBuilder {
         if self.tick_time.is_some_and(|tick| tick.is_zero() || tick > longest) {
             return setting("the tick time must be between a nanosecond and 24 days");
         }
+        if self.deadlock_warning.is_some_and(|wait| wait < Duration::from_secs(1)) {
+            return setting("a wait before a look for deadlocks must be at least a second");
+        }
         if !(64 << 10..=1 << 30).contains(&self.max_reply) {
             return setting("the largest reply must be between 64 KiB and 1 GiB");
         }
@@ -520,6 +536,9 @@ impl ClientBuilder {
             max_reply: self.max_reply,
         };
         let client = Client::assemble(Box::new(servers), self.hosts, hosts.chroot, self.retry);
+        if let Some(wait) = self.deadlock_warning {
+            client.core().warn_of_deadlock_after(wait);
+        }
         if let Some(function) = self.on_event {
             client.core().report_to(function);
         }

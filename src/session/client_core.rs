@@ -3,7 +3,7 @@
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::callback_threads::{Callbacks, InOrder};
@@ -38,6 +38,8 @@ pub(crate) struct ClientCore {
     pub(super) hosts: String,
     pub(super) chroot: String,
     retry: Retry,
+    /// After how much waiting a call looks for a deadlock, if it does.
+    deadlock_warning: OnceLock<Duration>,
     /// Nodes about which a warning was logged recently.
     warned: Mutex<BTreeSet<String>>,
     pub(super) ensemble: Box<dyn Ensemble>,
@@ -116,6 +118,7 @@ impl ClientCore {
             hosts,
             chroot,
             retry,
+            deadlock_warning: OnceLock::new(),
             warned: Mutex::default(),
             ensemble,
             events: Callbacks::of_program(),
@@ -234,6 +237,15 @@ impl ClientCore {
         self.retry
     }
 
+    pub(super) fn warn_of_deadlock_after(&self, wait: Duration) {
+        let _ = self.deadlock_warning.set(wait);
+    }
+
+    /// After how much waiting a call looks for a deadlock, if it does.
+    pub(crate) fn deadlock_warning(&self) -> Option<Duration> {
+        self.deadlock_warning.get().copied()
+    }
+
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.ensemble.connect_timeout()
     }
@@ -263,6 +275,12 @@ impl ClientCore {
             "/" if !self.chroot.is_empty() => self.chroot.clone(),
             _ => format!("{}{path}", self.chroot),
         }
+    }
+
+    /// The session that there is, if it has not ended.
+    pub(crate) fn live_session(&self) -> Option<Arc<Session>> {
+        let session = self.slot.lock().session.clone();
+        session.filter(|session| session.status().now().ended.is_none())
     }
 
     /// Turns the server's path into the path as the client names it.

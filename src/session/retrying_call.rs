@@ -53,6 +53,8 @@ pub(crate) struct Call {
     cut_off: Option<Instant>,
     is_unanswered: bool,
     has_lost_answers: bool,
+    /// When a wait ends though the bell was not rung.
+    alarm: Option<Instant>,
 }
 
 impl Call {
@@ -115,6 +117,7 @@ impl Call {
             cut_off: None,
             is_unanswered: false,
             has_lost_answers: false,
+            alarm: None,
         }
     }
 
@@ -191,12 +194,24 @@ impl Call {
 
     /// Waits as `wait` does; without a connection, only as long as an outage may last.
     pub(crate) fn wait_if(&mut self, is_connected: bool) -> Result<(), Stop> {
+        self.check()?;
         if is_connected {
             self.cut_off = None;
-            return self.wait();
+            let alarm = self.alarm.map_or(Deadline::NEVER, Deadline::at);
+            self.waiter.wait(self.until().earlier(alarm));
+            return Ok(());
         }
-        self.check()?;
         self.wait_for_connection(self.until())
+    }
+
+    /// Has a later `wait_if` return at this time, if not before.
+    pub(crate) fn set_alarm(&mut self, at: Option<Instant>) {
+        self.alarm = at;
+    }
+
+    /// Whether it is time for the alarm, which is over then.
+    pub(crate) fn alarm_rings(&mut self) -> bool {
+        self.alarm.take_if(|at| rt::now() >= *at).is_some()
     }
 
     fn wait_for_connection(&mut self, until: Deadline) -> Result<(), Stop> {

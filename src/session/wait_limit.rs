@@ -59,6 +59,11 @@ impl Wait {
         self.until
     }
 
+    /// Whether it may end before what it waits for.
+    pub(crate) fn may_end(&self) -> bool {
+        !self.until.is_never() || self.cancel.is_some()
+    }
+
     pub(crate) fn cancel(&self) -> Option<&Cancel> {
         self.cancel.as_ref()
     }

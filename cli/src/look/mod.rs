@@ -1,10 +1,13 @@
 //! What shows locks and changes nothing. `shown` is how their parts are called and shown.
 
 mod all_locks_check;
+mod check;
 mod clock_check;
+mod deadlocks;
 mod doctor;
 mod findings;
 mod four_letter_words;
+mod graph;
 mod lock_check;
 mod ls;
 mod server_settings_check;
@@ -13,7 +16,10 @@ pub(crate) mod shown;
 mod top;
 mod watch_and_wait;
 
+pub(crate) use self::check::check;
+pub(crate) use self::deadlocks::deadlocks;
 pub(crate) use self::doctor::doctor;
+pub(crate) use self::graph::graph;
 pub(crate) use self::ls::ls;
 pub(crate) use self::show_test_leader::{leader, show, test};
 pub(crate) use self::top::top;

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use humantime::format_rfc3339_millis;
 use serde_json::{Value, json};
-use zklock::{Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedReason};
+use zklock::{Client, Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedReason};
 
 use crate::connect::Lock;
 use crate::exit::Failure;
@@ -16,7 +16,12 @@ use crate::words::{Ages, lasting};
 ///
 /// As a read/write lock, because its observers look at all holders; those of a mutex look at the first.
 pub(crate) fn lock_at(global: &Global, lock: &Lock) -> Result<DistributedRwLock, Failure> {
-    Ok(DistributedRwLock::new(&global.connect()?, &lock.base, &lock.name))
+    Ok(lock_on(&global.connect()?, lock))
+}
+
+/// The same on this client.
+pub(super) fn lock_on(client: &Client, lock: &Lock) -> DistributedRwLock {
+    DistributedRwLock::new(client, &lock.base, &lock.name)
 }
 
 /// A contender for programs.

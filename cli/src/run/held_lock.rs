@@ -181,6 +181,13 @@ impl Held {
     }
 }
 
+/// The nodes of what the zklocks around this one hold, as the servers know them.
+pub(super) fn nodes_around(hosts: &str) -> Vec<String> {
+    let chroot = hosts.find('/').map_or("", |begin| hosts[begin..].trim_end_matches('/'));
+    let held = env::var(HELD).unwrap_or_default();
+    held.lines().map(|node| format!("{chroot}{node}")).collect()
+}
+
 fn mutex(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedLock {
     DistributedLock::new(client, &lock.base, &lock.name)
         .data(settings.data.as_str())

@@ -56,7 +56,12 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         subject: run.lock,
         also,
         mode,
-        data: with_label(&description(&run.supervision.command)?, run.label.as_deref())?,
+        data: with_facts(
+            &description(&run.supervision.command)?,
+            !run.patience.nonblock && run.patience.wait.is_none(),
+            &held_lock::nodes_around(&global.hosts),
+            run.label.as_deref(),
+        )?,
         acl: global.acl(),
         once: run.once,
         forget_after: run.forget_after,
@@ -99,13 +104,25 @@ fn description(command: &[OsString]) -> Result<String, Failure> {
     ))
 }
 
-/// The same with a line for what the library lets it tell later, and the label.
-fn with_label(description: &str, label: Option<&str>) -> Result<String, Failure> {
-    match label {
-        None => Ok(format!("{description}\nv=1")),
-        Some(label) if label.contains('\n') => Err(Failure::usage("a label is one line")),
-        Some(label) => Ok(format!("{description}\nv=1\nlabel={label}")),
+/// The same with a line of facts, as the library's contenders have it and add to it, and the label.
+fn with_facts(
+    description: &str,
+    waits_forever: bool,
+    under: &[String],
+    label: Option<&str>,
+) -> Result<String, Failure> {
+    if label.is_some_and(|label| label.contains('\n')) {
+        return Err(Failure::usage("a label is one line"));
     }
+    // A signal ends it, which the library takes for a limit.
+    let wait = if waits_forever { " wait=unlimited" } else { "" };
+    let name = |node: &String| node.replace('%', "%25").replace(',', "%2C").replace(' ', "%20");
+    let under = match under.iter().map(name).collect::<Vec<_>>().join(",") {
+        none if none.is_empty() => none,
+        some => format!(" under={some}"),
+    };
+    let label = label.map(|label| format!("\nlabel={label}")).unwrap_or_default();
+    Ok(format!("{description}\nv=1{wait}{under}{label}"))
 }
 
 fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
@@ -353,8 +370,12 @@ mod tests {
     #[test]
     fn a_contender_is_described_in_one_line_and_a_label() {
         let command = ["/opt/my backup.sh".into(), "-x".into()];
-        let text = with_label(&description(&command).unwrap(), Some("of web1")).unwrap();
+        let own = description(&command).unwrap();
+        let text = with_facts(&own, false, &[], Some("of web1")).unwrap();
         assert!(text.contains(" program=my_backup.sh thread=zklock\nv=1\nlabel=of web1"), "{text}");
-        assert!(with_label("", Some("two\nlines")).is_err());
+        let under = ["/a b/1,2".to_owned(), "/50%".to_owned()];
+        let text = with_facts("own", true, &under, None).unwrap();
+        assert_eq!(text, "own\nv=1 wait=unlimited under=/a%20b/1%2C2,/50%25");
+        assert!(with_facts("", true, &[], Some("two\nlines")).is_err());
     }
 }

@@ -234,7 +234,7 @@ impl DoubleBarrier {
             data,
             acl: self.target.acl.clone(),
             form: Form::of_permits(NodeNaming::Curator, 1, participants),
-            tells_held_since: false,
+            tells_facts: false,
             must_exist: false,
         })
     }

@@ -623,7 +623,7 @@ impl Items {
             data: default_data(),
             acl: self.target.acl.clone(),
             form: Form::new(NodeNaming::Curator, ContenderKind::Mutex),
-            tells_held_since: false,
+            tells_facts: false,
             must_exist: true,
         };
         let mut lease = Call::new(call.core(), call.limit()).with_retry();

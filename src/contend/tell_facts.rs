@@ -1,5 +1,5 @@
-//! Has the nodes of holders that have waited tell since when the lock is held: in the background, one
-//! after another, and not too many at once.
+//! Has the nodes of holders tell what became known after they were made: since when the lock is held, and who
+//! waits for it in the same process. In the background, one after another, and not too many at once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -40,15 +40,33 @@ struct Entry {
 #[derive(Default)]
 struct Queues(Mutex<Queue>);
 
-/// Has a node that was just granted tell it, in a second, if it is held until then. That is for people
-/// who look: what the server refuses is not repeated.
+/// Has a node that was just granted tell since when it is held, in a second, if it is held until then.
 pub(super) fn tell_held_since(core: &ClientCore, session: &Arc<Session>, watchdog: &Arc<Watchdog>) {
     watchdog.note_held_since(Moment::now());
-    let Some(due) = rt::now().checked_add(UNTIL_TOLD) else { return };
+    tell(core, session, watchdog, UNTIL_TOLD);
+}
+
+/// Has the node of a holder tell that these nodes are held as long as a thread of this process waits for it.
+pub(super) fn tell_kept_waiting(
+    core: &ClientCore,
+    session: &Arc<Session>,
+    watchdog: &Arc<Watchdog>,
+    under: Vec<String>,
+) {
+    if watchdog.note_kept_waiting(under) {
+        tell(core, session, watchdog, Duration::ZERO);
+    }
+}
+
+/// That is for people who look: what the server refuses is not repeated.
+fn tell(core: &ClientCore, session: &Arc<Session>, watchdog: &Arc<Watchdog>, pause: Duration) {
+    let Some(due) = rt::now().checked_add(pause) else { return };
     let queue: Arc<Queues> = core.extension();
     let entry = Entry { watchdog: Arc::downgrade(watchdog), due, tries_left: TRIES };
     let mut state = queue.0.lock();
-    state.waiting.push_back(entry);
+    let place = state.waiting.partition_point(|waiting| waiting.due <= due);
+    state.waiting.insert(place, entry);
+    // A job that is there looks again when the first of those before is due: within a second.
     let is_worked = state.worked_by.replace(session.id()) == Some(session.id());
     drop(state);
     if !is_worked {
@@ -76,7 +94,7 @@ impl Queues {
             };
             state.next = now.checked_add(BETWEEN);
             drop(state);
-            let told = watchdog.tell_held_since();
+            let told = watchdog.tell_facts();
             drop(watchdog);
             state = self.0.lock();
             entry.tries_left -= 1;

@@ -1,0 +1,135 @@
+//! `zklock deadlocks`: holders that wait for each other.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use zklock::{Client, Contender, Deadlock, WaitingHolder, Waits};
+
+use super::shown::{as_json, why_unlisted};
+use crate::exit::{Exit, Failure};
+use crate::options::{Deadlocks, Global};
+use crate::output::{complain, print, print_json, say};
+use crate::words::{Ages, parent, quoted, visible, who};
+
+/// Two looks this far apart tell a deadlock from waits that go on.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);
+
+pub(crate) fn deadlocks(global: &Global, options: &Deadlocks) -> Result<Exit, Failure> {
+    let base = global.base(options.path.as_deref());
+    let client = global.connect()?;
+    let (waits, found) = look_for_deadlocks(&client, &base)?;
+    let ages = Ages::of_all(&waits.contenders);
+    for deadlock in &found {
+        let is_read = match global.json {
+            true => print_json(&deadlock_as_json(deadlock))?,
+            false => print_deadlock(deadlock, ages)?,
+        };
+        if !is_read {
+            break;
+        }
+    }
+    let left_out = say_what_was_left_out(&waits);
+    if found.is_empty() && left_out == 0 && !global.json {
+        say("", &format!("no deadlock at or below {base}"));
+    }
+    Ok(match found.iter().map(|one| one.is_certain).max() {
+        Some(true) => Exit::No,
+        Some(false) => Exit::Found(2),
+        None if left_out > 0 => Exit::Found(3),
+        None => Exit::Success,
+    })
+}
+
+/// Looks once, and a second time if the first look shows any.
+pub(super) fn look_for_deadlocks(
+    client: &Client,
+    base: &str,
+) -> Result<(Waits, Vec<Deadlock>), Failure> {
+    let look = || {
+        let waits = client.waits(base)?;
+        waits.ok_or_else(|| Failure::new(Exit::Failed, format!("{base} does not exist")))
+    };
+    let first = look()?;
+    if first.deadlocks(None).is_empty() {
+        return Ok((first, Vec::new()));
+    }
+    sleep(BETWEEN_LOOKS);
+    let second = look()?;
+    let found = second.deadlocks(Some(&first));
+    Ok((second, found))
+}
+
+/// Says which locks and contenders the look did not see, and returns how many there are.
+pub(super) fn say_what_was_left_out(waits: &Waits) -> usize {
+    for (path, reason) in &waits.unlisted {
+        complain("", &visible(&format!("{path} {}", why_unlisted(*reason))));
+    }
+    let hidden = waits.contenders.iter().filter(|one| is_hidden(one));
+    let hidden: Vec<&str> = hidden.map(|one| one.path.as_str()).collect();
+    for path in &hidden {
+        complain("", &visible(&format!("{path} cannot be read: not permitted (READ)")));
+    }
+    waits.unlisted.len() + hidden.len()
+}
+
+/// Whether an ACL hides all but its name.
+pub(super) fn is_hidden(one: &Contender) -> bool {
+    one.session.is_none() && one.since.is_none()
+}
+
+fn print_deadlock(deadlock: &Deadlock, ages: Ages) -> Result<bool, Failure> {
+    let heading = match deadlock.is_certain {
+        true => "DEADLOCK, unless a guard was given to another thread:",
+        false => "SUSPECTED, as these waits may have a limit, or belong to different threads:",
+    };
+    let lines = deadlock.holders.iter().map(|one| format!("  {}", holds_and_waits(one, ages)));
+    for line in [heading.to_owned()].into_iter().chain(lines).chain([what_to_do(deadlock)]) {
+        if !print(&line)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// `web1 (pid 4711, sh) holds /locks/a, for 4 min, and waits for /locks/b, queued 3 min 50 s ago`.
+pub(super) fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
+    let time = |one: &Contender| ages.in_words(one).map(|text| format!(", {text}"));
+    let queued = match &one.waiter {
+        Some(waiter) => time(waiter).unwrap_or_default(),
+        None => ", in the process that holds it".to_owned(),
+    };
+    format!(
+        "{} holds {}{}, and waits for {}{queued}",
+        who(&one.holder),
+        parent(&one.holder),
+        time(&one.holder).unwrap_or_default(),
+        one.waits_for
+    )
+}
+
+/// What ends it: the release of the lock that has been held for the least time.
+fn what_to_do(deadlock: &Deadlock) -> String {
+    let holders = deadlock.holders.iter().map(|one| &one.holder);
+    let Some(last) = holders.max_by_key(|one| one.held_since().or(one.since)) else {
+        return String::new();
+    };
+    let lock = quoted(parent(last));
+    format!(
+        "  to end it, ask the last of them: zklock ask {lock}\n  or, when it does nothing any more: zklock break \
+         {lock} --node {}",
+        quoted(crate::words::node(last))
+    )
+}
+
+pub(super) fn deadlock_as_json(deadlock: &Deadlock) -> Value {
+    let holders = deadlock.holders.iter().map(|one| {
+        json!({
+            "lock": parent(&one.holder),
+            "holder": as_json(&one.holder),
+            "waits_for": one.waits_for,
+            "waiter": one.waiter.as_ref().map(as_json),
+        })
+    });
+    json!({ "certain": deadlock.is_certain, "holders": holders.collect::<Vec<_>>() })
+}

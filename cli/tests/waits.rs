@@ -1,0 +1,232 @@
+//! `zklock graph`, `deadlocks` and `check`, and what they say of locks that hang, on a real server.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use zklock::testing::ZooKeeperServer;
+use zklock::{Acl, Client, DistributedLock, Permissions};
+
+const SOON: Duration = Duration::from_secs(20);
+
+struct Site {
+    server: ZooKeeperServer,
+    zk: Client,
+}
+
+/// Ends the process, and what it runs with it, when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // TERM, as its guard process then ends the command, too.
+        let id = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
+        let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.0.wait();
+    }
+}
+
+/// Exit code, standard output, standard error.
+type Said = (i32, String, String);
+
+impl Site {
+    fn new() -> Site {
+        let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
+        let zk = server.client().unwrap();
+        Site { server, zk }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zklock"));
+        command.env("ZKLOCK_HOSTS", self.server.hosts()).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn zklock(&self, arguments: &[&str]) -> Said {
+        let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (status.code().unwrap(), text(stdout), text(stderr))
+    }
+
+    fn start(&self, arguments: &[&str]) -> Running {
+        Running(self.command(arguments).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn lock(&self, name: &str) -> DistributedLock {
+        DistributedLock::new(&self.zk, "/locks", name)
+    }
+
+    /// Waits until so many contend for this lock.
+    fn contended_by(&self, name: &str, count: usize) {
+        let lock = self.lock(name);
+        eventually("the contenders", || lock.contenders().unwrap().len() == count);
+    }
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < SOON, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Two jobs, each of which runs another zklock under its own lock.
+fn nested(site: &Site) -> [Running; 2] {
+    let zklock = env!("CARGO_BIN_EXE_zklock");
+    let job = |label: &str, lock: &str, inner: &str, other: &str| {
+        // The inner one begins when the other job holds its lock.
+        let script =
+            format!("until {zklock} test {other}; do :; done; exec {zklock} run {inner} -- true");
+        site.start(&["run", "--label", label, lock, "--", "sh", "-c", &script])
+    };
+    let jobs = [job("billing", "dlA", "dlB", "dlB"), job("stock, 50%", "dlB", "dlA", "dlA")];
+    site.contended_by("dlA", 2);
+    site.contended_by("dlB", 2);
+    jobs
+}
+
+#[test]
+fn two_jobs_that_lock_in_opposite_order_are_named_with_what_ends_it() {
+    let site = Site::new();
+    let _jobs = nested(&site);
+    let (code, out, err) = site.zklock(&["deadlocks"]);
+    assert_eq!((code, err.as_str()), (1, ""), "{out}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "DEADLOCK, unless a guard was given to another thread:");
+    let is_said = |label: &str, holds: &str, waits: &str| {
+        let (label, holds) = (format!(", sh, {label:?})"), format!(" holds /locks/{holds}, "));
+        let waits = format!(", and waits for /locks/{waits}, queued ");
+        lines[1..3]
+            .iter()
+            .any(|line| [&label, &holds, &waits].iter().all(|part| line.contains(*part)))
+    };
+    assert!(is_said("billing", "dlA", "dlB") && is_said("stock, 50%", "dlB", "dlA"), "{out}");
+    assert!(
+        lines[3].starts_with("  to end it, ask the last of them: zklock ask /locks/dl"),
+        "{out}"
+    );
+    // What it says to type ends it.
+    let ask: Vec<&str> = lines[3].split("zklock ").nth(1).unwrap().split(' ').collect();
+    let (code, _, err) = site.zklock(&ask);
+    assert_eq!(code, 0, "{err}");
+    eventually("the end of the deadlock", || site.zklock(&["deadlocks"]).0 == 0);
+}
+
+#[test]
+fn the_graph_shows_who_waits_for_whom_in_each_of_its_forms() {
+    let site = Site::new();
+    let _jobs = nested(&site);
+    let (code, out, err) = site.zklock(&["graph"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "/locks/dlA");
+    assert!(
+        lines[1].starts_with("  held by ") && lines[1].ends_with("; it waits for /locks/dlB"),
+        "{out}"
+    );
+    assert!(
+        lines[2].starts_with("    <- ") && lines[2].ends_with("; it holds /locks/dlB"),
+        "{out}"
+    );
+    let (code, out, _) = site.zklock(&["graph", "--dot"]);
+    assert_eq!(code, 0);
+    assert!(
+        out.contains("n0 -> n1 ") && out.contains("n1 -> n0 ") && out.contains("\\\"billing\\\""),
+        "{out}"
+    );
+    let (code, out, _) = site.zklock(&["graph", "--mermaid"]);
+    assert_eq!(code, 0);
+    assert!(
+        out.contains("n1 -->|its holder waits for| n0") && out.contains("stock, 50#37;"),
+        "{out}"
+    );
+    let (code, out, _) = site.zklock(&["--json", "graph"]);
+    assert_eq!(code, 0);
+    let all: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(all["locks"][0]["lock"], "/locks/dlA");
+    assert_eq!(all["waits"].as_array().unwrap().len(), 2);
+    // A lock that is held and not waited for is no part of it.
+    let _held = site.lock("quiet").lock().unwrap();
+    assert!(!site.zklock(&["graph"]).1.contains("quiet"));
+}
+
+#[test]
+fn no_deadlock_and_one_that_an_acl_may_hide() {
+    let site = Site::new();
+    let held = site.lock("a").lock().unwrap();
+    let _waits = site.start(&["run", "a", "--", "true"]);
+    site.contended_by("a", 2);
+    let none = "zklock: no deadlock at or below /locks\n".to_owned();
+    assert_eq!(site.zklock(&["deadlocks"]), (0, String::new(), none));
+    assert_eq!(site.zklock(&["--json", "deadlocks"]), (0, String::new(), String::new()));
+    let (code, _, err) = site.zklock(&["deadlocks", "/nowhere"]);
+    assert_eq!((code, err.as_str()), (125, "zklock: /nowhere does not exist\n"));
+    held.unlock().unwrap();
+    let hidden = DistributedLock::new(&site.zk, "/locks", "hidden").acl([Acl::new(
+        Permissions::CREATE | Permissions::DELETE,
+        "world",
+        "anyone",
+    )]);
+    let lists = site.server.client().unwrap();
+    let parent = lists.znode("/locks/hidden");
+    parent.create(zklock::znode::CreateMode::Persistent, "").unwrap();
+    let _held = hidden.lock().unwrap();
+    let (code, out, err) = site.zklock(&["deadlocks"]);
+    assert_eq!((code, out.as_str()), (3, ""), "{err}");
+    assert!(err.contains("cannot be read: not permitted (READ)"), "{err}");
+}
+
+#[test]
+fn a_check_is_one_line_with_the_code_of_its_state() {
+    let site = Site::new();
+    let ok = |arguments: &[&str]| site.zklock(&[&["check"], arguments].concat());
+    assert_eq!(
+        ok(&[
+            "a",
+            "--max-held",
+            "1h",
+            "--max-waiting",
+            "10m",
+            "--max-waiters",
+            "0",
+            "--no-deadlock"
+        ]),
+        (3, "ZKLOCK UNKNOWN - /locks does not exist\n".to_owned(), String::new())
+    );
+    let held = site.lock("a").data("host=web1 pid=7 program=job thread=t\nv=1").lock().unwrap();
+    assert_eq!(
+        ok(&["a", "--max-held", "1h", "--no-deadlock"]),
+        (0, "ZKLOCK OK - /locks/a: 1 hold it, 0 wait\n".to_owned(), String::new())
+    );
+    let _waits = site.start(&["run", "a", "--", "true"]);
+    site.contended_by("a", 2);
+    let (code, out, _) =
+        ok(&["a", "b", "--max-held", "1ms", "--max-waiting", "1ms", "--max-waiters", "0"]);
+    assert_eq!(code, 2, "{out}");
+    assert!(
+        out.starts_with("ZKLOCK CRITICAL - /locks/a is held by web1 (pid 7, job) for "),
+        "{out}"
+    );
+    assert!(out.contains(" has waited ") && out.ends_with("; 1 wait for /locks/a\n"), "{out}");
+    assert_eq!(out.lines().count(), 1);
+    held.unlock().unwrap();
+    let (code, _, err) = site.zklock(&["check"]);
+    assert_eq!(code, 64, "{err}");
+    let unreachable =
+        site.command(&["--hosts", "127.0.0.1:1", "--connect-timeout", "100ms", "check", "a"]);
+    let output = { unreachable }.output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8(output.stdout).unwrap().starts_with("ZKLOCK UNKNOWN - "));
+}
+
+#[test]
+fn a_deadlock_is_critical_for_a_check() {
+    let site = Site::new();
+    let _jobs = nested(&site);
+    let (code, out, err) = site.zklock(&["check", "dlA", "--no-deadlock"]);
+    assert_eq!((code, err.as_str()), (2, ""), "{out}");
+    assert!(out.starts_with("ZKLOCK CRITICAL - deadlock: ") && out.lines().count() == 1, "{out}");
+}

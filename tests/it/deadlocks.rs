@@ -1,0 +1,293 @@
+//! Who waits for whom, and what waits for ever: `Client::waits`, the warnings, and the line of a long wait.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use log::LevelFilter;
+use zklock::{
+    Client, Deadlock, DistributedRwLock, DistributedSemaphore, ErrorKind, Event, Result, Waits,
+};
+
+use crate::support::logs::logs;
+use crate::support::site::Site;
+use crate::support::{eventually, mutex, skip_without_server, strict, waiting};
+
+/// By when a deadlock has to be found.
+const FOUND: Duration = Duration::from_secs(15);
+
+const BETWEEN_LOOKS: Duration = Duration::from_secs(3);
+
+fn look(site: &Site, zk: &Client) -> Waits {
+    zk.waits(&site.base).unwrap().expect("a base node")
+}
+
+/// What the first pair of looks shows that shows anything certain, or the last pair if none does in time.
+fn deadlocks(site: &Site, zk: &Client) -> Vec<Deadlock> {
+    let begun = Instant::now();
+    eventually(FOUND, "a base node", || zk.waits(&site.base).unwrap().is_some());
+    let mut earlier = look(site, zk);
+    loop {
+        let looked = Instant::now();
+        eventually(FOUND, "a while", || looked.elapsed() > BETWEEN_LOOKS);
+        let later = look(site, zk);
+        let found = later.deadlocks(Some(&earlier));
+        if found.iter().any(|one| one.is_certain) || begun.elapsed() + BETWEEN_LOOKS > FOUND {
+            return found;
+        }
+        earlier = later;
+    }
+}
+
+/// What each holder waits for, by name, beginning with the least.
+fn circle(deadlock: &Deadlock) -> String {
+    let name = |path: &String| path.rsplit('/').next().unwrap().to_owned();
+    let mut all: Vec<String> = deadlock.holders.iter().map(|one| name(&one.waits_for)).collect();
+    let least = (0..all.len()).min_by_key(|place| all[*place].clone()).unwrap_or(0);
+    all.rotate_left(least);
+    all.join(" ")
+}
+
+/// A thread that takes one lock, and when all have done so waits for another one, and why it has not got that.
+fn takes_two<G, H>(
+    all_hold: &Arc<Barrier>,
+    first: impl FnOnce() -> Result<G> + Send + 'static,
+    then: impl FnOnce() -> Result<H> + Send + 'static,
+) -> JoinHandle<Option<ErrorKind>>
+where
+    G: 'static,
+    H: 'static,
+{
+    let all_hold = Arc::clone(all_hold);
+    waiting(move || {
+        let held = first().unwrap();
+        all_hold.wait();
+        let got = then();
+        drop(held);
+        got.err().map(|error| error.kind())
+    })
+}
+
+/// Ends the test: the first client that is closed ends the wait of its thread, and lets others go on.
+fn end(site: Site, clients: Vec<Client>, threads: Vec<JoinHandle<Option<ErrorKind>>>) {
+    clients.iter().for_each(Client::close);
+    for thread in threads {
+        assert!(matches!(thread.join().unwrap(), None | Some(ErrorKind::Closed)));
+    }
+    drop(clients);
+    site.finish([]);
+}
+
+/// Clients, each of which holds one lock and waits for the next one's.
+fn in_a_circle(size: usize, expected: &str) {
+    let site = Site::own("deadlocks-circle");
+    let (zk, all_hold) = (site.client(), Arc::new(Barrier::new(size)));
+    let clients: Vec<Client> = (0..size).map(|_| site.quiet_client()).collect();
+    let thread = |(place, client): (usize, &Client)| {
+        let name = |place: usize| format!("l{}", place % size);
+        let first = strict(client, &site.base, name(place));
+        let then = strict(client, &site.base, name(place + 1));
+        takes_two(&all_hold, move || first.lock(), move || then.lock())
+    };
+    let threads = clients.iter().enumerate().map(thread).collect();
+    let found = deadlocks(&site, &zk);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].is_certain && circle(&found[0]) == expected, "{}", found[0]);
+    for one in &found[0].holders {
+        assert!(one.holder.holds && !one.waiter.as_ref().unwrap().holds);
+        assert!(one.holder.held_since().is_some());
+    }
+    zk.close();
+    end(site, clients, threads);
+}
+
+#[test]
+fn two_clients_that_lock_in_opposite_order() {
+    skip_without_server!();
+    in_a_circle(2, "l0 l1");
+}
+
+#[test]
+fn five_clients_in_a_circle() {
+    skip_without_server!();
+    in_a_circle(5, "l0 l1 l2 l3 l4");
+}
+
+#[test]
+fn threads_of_one_client_that_wait_within_their_process() {
+    skip_without_server!();
+    let site = Site::own("deadlocks-threads");
+    let (zk, client, all_hold) = (site.client(), site.quiet_client(), Arc::new(Barrier::new(2)));
+    let lock = |name: &str| mutex(&client, &site.base, name);
+    let (one, other) = ((lock("a"), lock("b")), (lock("b"), lock("a")));
+    let threads = vec![
+        takes_two(&all_hold, move || one.0.lock(), move || one.1.lock()),
+        takes_two(&all_hold, move || other.0.lock(), move || other.1.lock()),
+    ];
+    let found = deadlocks(&site, &zk);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].is_certain && circle(&found[0]) == "a b", "{}", found[0]);
+    zk.close();
+    end(site, vec![client], threads);
+}
+
+#[test]
+fn through_a_semaphore_and_a_read_write_lock() {
+    skip_without_server!();
+    let site = Site::own("deadlocks-kinds");
+    let (zk, all_hold) = (site.client(), Arc::new(Barrier::new(3)));
+    let clients: Vec<Client> = (0..3).map(|_| site.quiet_client()).collect();
+    let [one, other, third] = [0, 1, 2].map(|place| clients[place].clone());
+    let semaphore = |zk: &Client| DistributedSemaphore::new(zk, &site.base, "s", 2);
+    let rw = |zk: &Client| DistributedRwLock::new(zk, &site.base, "rw");
+    let (s1, s2, s3) = (semaphore(&one), semaphore(&other), semaphore(&third));
+    let (rw1, rw2, rw3) = (rw(&one), rw(&other), rw(&third));
+    let threads = vec![
+        takes_two(&all_hold, move || s1.acquire(), move || rw1.write()),
+        takes_two(&all_hold, move || s2.acquire(), move || rw2.write()),
+        takes_two(&all_hold, move || rw3.read(), move || s3.acquire()),
+    ];
+    let found = deadlocks(&site, &zk);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].is_certain && circle(&found[0]) == "rw s", "{}", found[0]);
+    zk.close();
+    end(site, clients, threads);
+}
+
+#[test]
+fn waits_with_a_limit_and_holders_that_tell_nothing_are_only_suspected() {
+    skip_without_server!();
+    for is_silent in [false, true] {
+        let site = Site::own("deadlocks-suspected");
+        let (zk, all_hold) = (site.client(), Arc::new(Barrier::new(2)));
+        let clients = vec![site.quiet_client(), site.quiet_client()];
+        let lock = |client: &Client, name: &str| {
+            let lock = strict(client, &site.base, name);
+            if is_silent { lock.data("one of Curator's") } else { lock }
+        };
+        let (a, b) = (lock(&clients[0], "a"), lock(&clients[0], "b"));
+        let (theirs, ours) =
+            (strict(&clients[1], &site.base, "b"), strict(&clients[1], &site.base, "a"));
+        let limit = (!is_silent).then_some(Duration::from_secs(600));
+        let then = move || match limit {
+            Some(limit) => b.try_lock_for(limit).map(drop),
+            None => b.lock().map(drop),
+        };
+        let threads = vec![
+            takes_two(&all_hold, move || a.lock(), then),
+            takes_two(&all_hold, move || theirs.lock(), move || ours.lock()),
+        ];
+        let found = deadlocks(&site, &zk);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(!found[0].is_certain && circle(&found[0]) == "a b", "{}", found[0]);
+        zk.close();
+        end(site, clients, threads);
+    }
+}
+
+#[test]
+fn a_call_that_waits_in_a_deadlock_warns_once_if_that_is_wanted() {
+    skip_without_server!();
+    let site = Site::own("deadlocks-warning");
+    let all_hold = Arc::new(Barrier::new(2));
+    let events: Arc<Mutex<Vec<Event>>> = Arc::default();
+    let told = Arc::clone(&events);
+    let warned = site
+        .builder()
+        .warn_of_deadlock_after(Duration::from_secs(1))
+        .on_event(move |event| told.lock().unwrap().push(event.clone()))
+        .connect()
+        .unwrap();
+    let clients = vec![warned, site.quiet_client()];
+    let lock = |client: &Client, name: &str| strict(client, &site.base, name);
+    let (a, b) = (lock(&clients[0], "a"), lock(&clients[0], "b"));
+    let (theirs, ours) = (lock(&clients[1], "b"), lock(&clients[1], "a"));
+    let threads = vec![
+        takes_two(&all_hold, move || a.lock(), move || b.lock()),
+        takes_two(&all_hold, move || theirs.lock(), move || ours.lock()),
+    ];
+    let warnings = || {
+        let events = events.lock().unwrap();
+        let text = |event: &Event| match event {
+            Event::Deadlock { lock, deadlock, .. } => Some((lock.clone(), deadlock.clone())),
+            _ => None,
+        };
+        events.iter().filter_map(text).collect::<Vec<_>>()
+    };
+    eventually(FOUND, "the warning", || !warnings().is_empty());
+    let [(lock, text)] = &warnings()[..] else { panic!("{:?}", warnings()) };
+    assert_eq!(*lock, format!("{}/b", site.base));
+    let (a, b) =
+        (format!("holds {}/a and waits for {0}/b", site.base), format!("holds {}/b", site.base));
+    assert!(text.starts_with("deadlock: ") && text.contains(&a) && text.contains(&b), "{text}");
+    end(site, clients, threads);
+}
+
+#[test]
+fn a_thread_that_locks_twice_is_warned_at_once() {
+    skip_without_server!();
+    let kept = logs(LevelFilter::Warn);
+    for hands_over in [false, true] {
+        let site = Site::shared("deadlocks-twice");
+        let client = site.quiet_client();
+        let lock = if hands_over {
+            mutex(&client, &site.base, "a")
+        } else {
+            strict(&client, &site.base, "a")
+        };
+        let again = lock.clone();
+        let path = format!("{}/a", site.base);
+        let of_this = move |line: &String| line.contains("locked itself") && line.contains(&path);
+        let (own, others) = (lock.lock().unwrap(), lock.clone());
+        // With a limit, and on another thread, nothing is wrong.
+        assert!(lock.try_lock_for(Duration::from_millis(100)).unwrap().is_none());
+        let others = waiting(move || others.lock().map(drop).map_err(|error| error.kind()));
+        assert_eq!(kept.warnings().iter().filter(|line| of_this(line)).count(), 0);
+        own.unlock().unwrap();
+        others.join().unwrap().unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let tells = Arc::clone(&ended);
+        let thread = waiting(move || {
+            let held = again.lock().unwrap();
+            let kind = again.lock().err().map(|error| error.kind());
+            tells.store(true, Ordering::SeqCst);
+            drop(held);
+            kind
+        });
+        eventually(FOUND, "the warning", || kept.warnings().iter().any(&of_this));
+        assert!(!ended.load(Ordering::SeqCst));
+        client.close();
+        assert_eq!(thread.join().unwrap(), Some(ErrorKind::Closed));
+        drop((lock, client));
+        site.finish([]);
+    }
+}
+
+#[test]
+fn a_long_wait_is_a_line_that_names_the_holder() {
+    skip_without_server!();
+    let kept = logs(LevelFilter::Info);
+    let site = Site::shared("deadlocks-long");
+    let (one, other) = (site.quiet_client(), site.quiet_client());
+    let held = strict(&one, &site.base, "a").data("the nightly job").lock().unwrap();
+    let lock = strict(&other, &site.base, "a");
+    let waiter = waiting(move || lock.lock().map(drop));
+    let lines = || {
+        let of_this = |text: &String| text.contains("has waited") && text.contains(&site.base);
+        let texts = kept.entries().into_iter().map(|entry| entry.text);
+        texts.filter(of_this).collect::<Vec<_>>()
+    };
+    eventually(FOUND, "the line", || !lines().is_empty());
+    let line = &lines()[0];
+    assert!(
+        line.contains("has waited 5.") && line.contains("held by \"the nightly job\""),
+        "{line}"
+    );
+    assert!(line.contains(held.deref().path().rsplit('/').next().unwrap()), "{line}");
+    held.unlock().unwrap();
+    waiter.join().unwrap().unwrap();
+    assert_eq!(lines().len(), 1);
+    site.finish([one, other]);
+}
