@@ -1,5 +1,6 @@
 //! Lists the locks below a base path, at any depth.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use super::list_contenders::Contender;
@@ -60,7 +61,7 @@ pub struct ListedLock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnlistedReason {
-    /// An ACL hides the node's children: this client needs READ on the node.
+    /// An ACL hides the node's children, or a contender's data: this client needs READ on the node.
     NotAuthorized,
     /// The list of the node's children is larger than the client
     /// [accepts](crate::ClientBuilder::max_reply).
@@ -206,7 +207,9 @@ pub(super) fn look_at_waits(
     let paths: Vec<String> =
         walk.locks.iter().flat_map(|(_, all)| all).map(|one| whole(one)).collect();
     walk.requests += paths.len();
-    let mut reads = session.read_each(&paths).into_iter();
+    let hidden = RefCell::new(Vec::new());
+    let note_hidden = |path: &str| hidden.borrow_mut().push(core.shown(path).to_owned());
+    let mut reads = session.read_each_noting(&paths, note_hidden).into_iter();
     for (lock, nodes) in &walk.locks {
         for (place, (node, read)) in nodes.iter().zip(&mut reads).enumerate() {
             let Some(ticket) = Ticket::parse(path::last(node)) else { continue };
@@ -214,6 +217,8 @@ pub(super) fn look_at_waits(
             contenders.extend(seen.map(|one| one.at(place, place < lock.holders)));
         }
     }
+    let hidden = hidden.into_inner().into_iter();
+    walk.unlisted.extend(hidden.map(|path| (path, UnlistedReason::NotAuthorized)));
     let taken = rt::now();
     let LockList { base, unlisted, requests, .. } = walk.finish(base);
     let chroot = core.whole("");

@@ -28,7 +28,8 @@ pub struct Waits {
     pub base: String,
     /// The contenders, sorted by lock path, those of one lock in the order of grants.
     pub contenders: Vec<Contender>,
-    /// The nodes whose children could not be listed, or not all, and why; sorted by path.
+    /// The nodes whose children could not be listed, or not all, and the contenders that could not be read, and
+    /// why; sorted by path.
     pub unlisted: Vec<(String, UnlistedReason)>,
     /// How many requests were sent to learn all this.
     pub requests: usize,

@@ -5,12 +5,12 @@ use std::time::SystemTime;
 use serde_json::json;
 use zklock::{Client, Contender};
 
-use super::deadlocks::{holds_and_waits, is_hidden, look_for_deadlocks};
+use super::deadlocks::{holds_and_waits, look_for_deadlocks};
 use super::shown::lock_on;
 use crate::exit::{Exit, Failure};
 use crate::options::{Check, Global};
 use crate::output::{print, print_json};
-use crate::words::{Ages, lasting, parent, who};
+use crate::words::{Ages, lasting, who};
 
 /// In the order of how bad it is, but for what is not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,7 +112,7 @@ fn in_contenders<'a>(
     if options.max_waiters.is_some_and(|most| waiters.len() > most) {
         found.push((State::Critical, format!("{} wait for {lock}", waiters.len())));
     }
-    if all.iter().any(is_hidden) {
+    if all.iter().any(|one| one.since.is_none()) {
         let text = format!("contenders of {lock} cannot be read: not permitted (READ)");
         found.push((State::Unknown, text));
     }
@@ -134,9 +134,7 @@ fn in_waits(client: &Client, base: &str, found: &mut Vec<(State, String)>) -> Re
             deadlock.holders.iter().map(|one| holds_and_waits(one, ages)).collect();
         found.push((state, format!("{word}: {}", all.join(", "))));
     }
-    let hidden = waits.contenders.iter().filter(|one| is_hidden(one)).map(parent);
-    let left_out: Vec<&str> =
-        waits.unlisted.iter().map(|(path, _)| path.as_str()).chain(hidden).collect();
+    let left_out: Vec<&str> = waits.unlisted.iter().map(|(path, _)| path.as_str()).collect();
     if !left_out.is_empty() {
         let text = format!("not all could be read below {base}: {}", left_out.join(", "));
         found.push((State::Unknown, text));

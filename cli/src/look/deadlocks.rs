@@ -10,7 +10,7 @@ use super::shown::{as_json, why_unlisted};
 use crate::exit::{Exit, Failure};
 use crate::options::{Deadlocks, Global};
 use crate::output::{complain, print, print_json, say};
-use crate::words::{Ages, parent, quoted, visible, who};
+use crate::words::{Ages, node, parent, quoted, visible, who};
 
 /// Two looks this far apart tell a deadlock from waits that go on.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);
@@ -65,17 +65,7 @@ pub(super) fn say_what_was_left_out(waits: &Waits) -> usize {
     for (path, reason) in &waits.unlisted {
         complain("", &visible(&format!("{path} {}", why_unlisted(*reason))));
     }
-    let hidden = waits.contenders.iter().filter(|one| is_hidden(one));
-    let hidden: Vec<&str> = hidden.map(|one| one.path.as_str()).collect();
-    for path in &hidden {
-        complain("", &visible(&format!("{path} cannot be read: not permitted (READ)")));
-    }
-    waits.unlisted.len() + hidden.len()
-}
-
-/// Whether an ACL hides all but its name.
-pub(super) fn is_hidden(one: &Contender) -> bool {
-    one.session.is_none() && one.since.is_none()
+    waits.unlisted.len()
 }
 
 fn print_deadlock(deadlock: &Deadlock, ages: Ages) -> Result<bool, Failure> {
@@ -84,7 +74,7 @@ fn print_deadlock(deadlock: &Deadlock, ages: Ages) -> Result<bool, Failure> {
         false => "SUSPECTED, as these waits may have a limit, or belong to different threads:",
     };
     let lines = deadlock.holders.iter().map(|one| format!("  {}", holds_and_waits(one, ages)));
-    for line in [heading.to_owned()].into_iter().chain(lines).chain([what_to_do(deadlock)]) {
+    for line in [heading.to_owned()].into_iter().chain(lines).chain(what_to_do(deadlock)) {
         if !print(&line)? {
             return Ok(false);
         }
@@ -109,17 +99,16 @@ pub(super) fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
 }
 
 /// What ends it: the release of the lock that has been held for the least time.
-fn what_to_do(deadlock: &Deadlock) -> String {
+fn what_to_do(deadlock: &Deadlock) -> Vec<String> {
     let holders = deadlock.holders.iter().map(|one| &one.holder);
     let Some(last) = holders.max_by_key(|one| one.held_since().or(one.since)) else {
-        return String::new();
+        return Vec::new();
     };
-    let lock = quoted(parent(last));
-    format!(
-        "  to end it, ask the last of them: zklock ask {lock}\n  or, when it does nothing any more: zklock break \
-         {lock} --node {}",
-        quoted(crate::words::node(last))
-    )
+    let (lock, node) = (quoted(parent(last)), quoted(node(last)));
+    vec![
+        format!("  to end it, ask the last of them: zklock ask {lock}"),
+        format!("  or, when that does nothing any more: zklock break {lock} --node {node}"),
+    ]
 }
 
 pub(super) fn deadlock_as_json(deadlock: &Deadlock) -> Value {
