@@ -9,13 +9,14 @@ use uuid::Uuid;
 
 use super::acquisition_steps::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
 use super::ask_and_break::is_request;
-use super::contender_facts::with_wait;
+use super::contender_facts::{with_facts_of, with_wait};
 use super::held_by_thread::held_by_this_thread;
 use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
 use super::interop_warning;
 use super::long_wait::LongWait;
 use super::proof_that_others_are_ahead::OthersSeen;
+use super::tell_facts::tell_own_wait;
 use super::ticket::{Form, NodeNaming};
 use super::watched_nodes::{ToDo, WatchedNodes};
 use crate::acl::Acl;
@@ -307,7 +308,7 @@ impl Attempt<'_> {
                 Action::Yield => return Ok(None),
                 Action::MakeParents if self.contention.must_exist => return Ok(None),
                 Action::Fail(error) => return Err(Stop::Failed(error)),
-                action => match self.perform(&session, action) {
+                action => match self.perform(&session, action, acquisition) {
                     Ok(done) => event = Some(done),
                     // The next turn of the loop notices it.
                     Err(Stop::SessionEnded(_)) => {}
@@ -317,7 +318,12 @@ impl Attempt<'_> {
         }
     }
 
-    fn perform(&mut self, session: &Arc<Session>, action: Action) -> Result<Input, Stop> {
+    fn perform(
+        &mut self,
+        session: &Arc<Session>,
+        action: Action,
+        acquisition: &Acquisition,
+    ) -> Result<Input, Stop> {
         Ok(match action {
             Action::Create { prefix } => self.create(session, prefix)?,
             Action::MakeParents => {
@@ -348,7 +354,7 @@ impl Attempt<'_> {
                 let deleted = self.ask(session, |session, _| session.delete(&path))?;
                 Input::Deleted(self.sort(deleted, DELETE))
             }
-            Action::Wait => self.wait(session)?,
+            Action::Wait => self.wait(session, acquisition)?,
             Action::Hold { .. } | Action::Yield | Action::Fail(_) => Input::Woken,
         })
     }
@@ -527,14 +533,32 @@ impl Attempt<'_> {
 
     /// What a node that is made now tells of the wait, if that is more than the contention says.
     ///
-    /// A place that goes to another call keeps its data. That says rightly that the wait was limited: one without
-    /// a limit gives no place up.
+    /// A place that goes to another call keeps its data for now. They say that the wait is limited, as one without a
+    /// limit gives no place up: so nobody takes it for one that never ends.
     fn data_of_a_wait(&self) -> Option<Vec<u8>> {
         let Contention { data, tells_facts, .. } = self.contention;
         if !tells_facts {
             return None;
         }
-        with_wait(data, self.call.limit().may_end(), &held_by_this_thread())
+        with_wait(data, self.call.limit().may_end(), &held_by_this_thread(self.call.core()))
+    }
+
+    /// Has the own node tell again what is held as long as it is there: threads may wait behind this one, and the node
+    /// may have been made by another.
+    fn tell_wait(&mut self, acquisition: &Acquisition) {
+        let Contention { data, tells_facts, .. } = self.contention;
+        let (Some(kept), Some(own)) = (self.others.kept_waiting.clone(), acquisition.own_name())
+        else {
+            return;
+        };
+        if !tells_facts || (kept.nodes().is_empty() && !self.taken_over) {
+            return;
+        }
+        let facts = self.data_of_a_wait();
+        let Some(told) = with_facts_of(self.data(), facts.as_deref().unwrap_or(data)) else {
+            return;
+        };
+        tell_own_wait(self.call.core(), path::join(&self.node, own), told, kept);
     }
 
     /// Whether the time of the grant differs much from that of the node's creation.
@@ -548,7 +572,8 @@ impl Attempt<'_> {
     fn report_waiting(&mut self, acquisition: &Acquisition) {
         if !std::mem::replace(&mut self.waits, true) {
             let Contention { node, form, .. } = self.contention;
-            self.long_wait = LongWait::begin(self.call, node, form.kind);
+            let is_shared = self.others.kept_waiting.is_some();
+            self.long_wait = LongWait::begin(self.call, node, form.kind, is_shared);
             self.call.core().report(|| {
                 let lock = self.contention.node.clone();
                 let (ahead, first) = acquisition.ahead();
@@ -560,7 +585,7 @@ impl Attempt<'_> {
 
     /// Waits until a watch fires, another connection makes the watches worthless, or it is time to
     /// check whether the server has dropped one.
-    fn wait(&mut self, session: &Session) -> Result<Input, Stop> {
+    fn wait(&mut self, session: &Session, acquisition: &Acquisition) -> Result<Input, Stop> {
         let review = session.status().now().review();
         loop {
             let phase = session.status().now();
@@ -575,8 +600,8 @@ impl Attempt<'_> {
                 ToDo::Look => return Ok(Input::Woken),
                 ToDo::Succeed => return Ok(Input::Succeeded),
             }
-            if self.call.alarm_rings() {
-                self.long_wait.go_on(self.call, &self.contention.node, false);
+            if self.call.alarm_rings() && self.long_wait.go_on(self.call, &self.contention.node) {
+                self.tell_wait(acquisition);
             }
             self.call.wait_if(phase.attached)?;
         }

@@ -19,12 +19,12 @@ use super::held_by_thread::held_by_this_thread;
 use super::held_node::{HeldNode, Sharing};
 use super::held_node_watchdog::ReleasedParts;
 use super::hold::Hold;
-use super::long_wait::{LONG, LongWait};
+use super::long_wait::LongWait;
 use super::node_shared_by_threads::{
     Baton, NodePhase, Offer, SharedNode, SharedNodeState, WaitingThread,
 };
 use super::tell_facts::tell_kept_waiting;
-use super::ticket::{ContenderKind, NodeNaming};
+use super::ticket::NodeNaming;
 use crate::acl::Acl;
 use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
@@ -32,7 +32,7 @@ use crate::event::Event;
 use crate::rt::{self, Deadline, Mutex, MutexGuard};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
-use crate::session::notify::Signal;
+use crate::session::notify::{Signal, Subscription};
 use crate::session::request_errors::cancelled;
 use crate::session::retrying_call::{Call, Stop};
 use crate::session::session::ended;
@@ -173,7 +173,7 @@ impl Sharer {
         }
         let lock = self.key.node.clone();
         client.core().report(|| Event::Waiting { lock, ahead: 0, holder: None });
-        let long_wait = LongWait::begin(call, &self.key.node, ContenderKind::Mutex);
+        let long_wait = LongWait::begin_here(call, &self.key.node);
         Ok(match self.wait(&queued, client, (call, long_wait), contention)? {
             // It was lost while it was handed over.
             Some(hold) if !hold.is_held() => match call.until().has_passed() {
@@ -240,10 +240,27 @@ impl Sharer {
         queued: &WaitingThread,
         client: &Client,
         call: &mut Call,
-        mut long_wait: LongWait,
+        long_wait: LongWait,
     ) -> Result<Option<Offer>> {
         let core = client.core();
         let _changes = core.changes().subscribe(call.bell());
+        let mut told = None;
+        let offered = self.wait_while_telling(queued, client, call, long_wait, &mut told);
+        if told.take().is_some() {
+            self.tell_who_waits(client);
+        }
+        offered
+    }
+
+    fn wait_while_telling(
+        &self,
+        queued: &WaitingThread,
+        client: &Client,
+        call: &mut Call,
+        mut long_wait: LongWait,
+        told: &mut Option<Subscription>,
+    ) -> Result<Option<Offer>> {
+        let core = client.core();
         loop {
             if let Some(offer) = queued.offer.lock().take() {
                 return Ok(Some(offer));
@@ -252,8 +269,15 @@ impl Sharer {
                 return Err(ended(End::Closed).on(&self.key.node));
             }
             if call.alarm_rings() {
-                long_wait.go_on(call, &self.key.node, true);
-                self.tell_who_waits(client, call);
+                let is_long = long_wait.go_on(call, &self.key.node);
+                let kept = self.node.others.kept_waiting.as_ref();
+                if let Some(kept) = kept.filter(|_| is_long && !call.limit().may_end()) {
+                    let held = held_by_this_thread(client.core());
+                    if !held.is_empty() {
+                        told.get_or_insert_with(|| kept.note(held));
+                        self.tell_who_waits(client);
+                    }
+                }
             }
             match call.wait_if(client.state() == SessionState::Connected) {
                 Ok(()) => {}
@@ -264,18 +288,13 @@ impl Sharer {
         }
     }
 
-    /// Has the held node tell that what this thread holds is held as long as it waits: it has no node of its own
-    /// that could tell it. And looks again later, as the node may be another one by then.
-    fn tell_who_waits(&self, client: &Client, call: &mut Call) {
-        let under = held_by_this_thread();
-        if call.limit().may_end() || under.is_empty() {
-            return;
-        }
+    /// Has the held node tell what threads hold that wait here. While none holds it, the thread that contends does
+    /// that on its own node.
+    fn tell_who_waits(&self, client: &Client) {
         let holder = self.node.state.lock().holder();
-        if let Some(HeldNode { session, watchdog, .. }) = holder.as_deref() {
-            tell_kept_waiting(client.core(), session, watchdog, under);
+        if let (Some(held), Some(kept)) = (holder, &self.node.others.kept_waiting) {
+            tell_kept_waiting(client.core(), &held, kept);
         }
-        call.set_alarm(rt::now().checked_add(LONG));
     }
 
     /// Contends at the ensemble, for all threads that wait here.

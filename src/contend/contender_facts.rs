@@ -57,17 +57,24 @@ pub(super) fn with_kept_waiting(data: &[u8], nodes: &[String]) -> Option<Vec<u8>
     with(data, KEEPS_WAITING, &named(nodes))
 }
 
-/// The data of a contender that begins to wait under these nodes. What they say of that already stays, as a
-/// command knows better than a thread. `None` if there is nothing to add.
+/// The data of a contender that waits under these nodes. Whether its wait is limited stays as they say it, as a
+/// command knows that better than the library. `None` if there is nothing to add.
 pub(super) fn with_wait(data: &[u8], is_limited: bool, under: &[String]) -> Option<Vec<u8>> {
     let line = fact_line(data)?;
-    let has = |key| values(line).any(|(one, _)| one == key);
-    let (adds_wait, adds_under) = (is_limited && !has(WAIT), !under.is_empty() && !has(UNDER));
-    let waits = if adds_wait { with(data, WAIT, LIMITED) } else { None };
-    match adds_under {
-        true => with(waits.as_deref().unwrap_or(data), UNDER, &named(under)),
+    let says_wait = values(line).any(|(key, _)| key == WAIT);
+    let waits = if is_limited && !says_wait { with(data, WAIT, LIMITED) } else { None };
+    let mut all = facts(data)?.under;
+    let before = all.len();
+    all.extend(under.iter().filter(|node| !all.contains(node)).cloned().collect::<Vec<_>>());
+    match all.len() > before {
+        true => with(waits.as_deref().unwrap_or(data), UNDER, &named(&all)),
         false => waits,
     }
+}
+
+/// These data with the facts of others; `None` if either tell none.
+pub(super) fn with_facts_of(data: &[u8], others: &[u8]) -> Option<Vec<u8>> {
+    replaced(data, fact_line(others)?)
 }
 
 /// Whether these are the same data, but for their facts.
@@ -85,10 +92,15 @@ fn with(data: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     let line = fact_line(data)?;
     let others = line.split(' ').filter(|word| word.split('=').next() != Some(key));
     let fact = format!("{key}={value}");
-    let new = others.chain([&*fact]).collect::<Vec<_>>().join(" ");
+    replaced(data, &others.chain([&*fact]).collect::<Vec<_>>().join(" "))
+}
+
+/// The data with another line of facts.
+fn replaced(data: &[u8], line: &str) -> Option<Vec<u8>> {
+    fact_line(data)?;
     let text = std::str::from_utf8(data).ok()?;
     let mut lines: Vec<&str> = text.split('\n').collect();
-    *lines.get_mut(1)? = &new;
+    *lines.get_mut(1)? = line;
     Some(lines.join("\n").into_bytes())
 }
 
@@ -141,15 +153,17 @@ mod tests {
         let all = facts(&waits).unwrap();
         assert_eq!((all.is_limited, &all.under), (true, &nodes));
         assert_eq!(with_wait(&data, false, &[]), None);
-        // What a command has said of itself stays.
+        // What a command has said of its wait stays, and what it runs under is not all.
         let said = b"host=a\nv=1 wait=unlimited under=/a";
-        assert_eq!(with_wait(said, true, &nodes), None);
-        let all = facts(said).unwrap();
-        assert_eq!((all.is_limited, all.under), (false, vec!["/a".to_owned()]));
+        assert_eq!(with_wait(said, true, &["/a".to_owned()]), None);
+        let all = facts(&with_wait(said, true, &nodes).unwrap()).unwrap();
+        assert_eq!((all.is_limited, &*all.under[0], &all.under[1..]), (false, "/a", &nodes[..]));
+        let theirs = with_facts_of(b"host=b\nv=1\nlabel=x", said).unwrap();
+        assert_eq!(theirs, b"host=b\nv=1 wait=unlimited under=/a\nlabel=x");
         let kept = with_kept_waiting(&waits, &nodes[..1]).unwrap();
         assert_eq!(facts(&kept).unwrap().keeps_waiting, nodes[..1]);
         assert!(differ_in_facts_only(&waits, &kept) && !differ_in_facts_only(&waits, b"unlock"));
-        let many = vec!["/x".to_owned(); 2 * MOST_NAMED];
+        let many: Vec<String> = (0..2 * MOST_NAMED).map(|one| format!("/{one}")).collect();
         let named = facts(&with_wait(&data, false, &many).unwrap()).unwrap().under.len();
         assert_eq!(named, MOST_NAMED);
     }

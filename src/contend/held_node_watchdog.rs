@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::acquisition_steps::others;
 use super::ask_and_break::is_request;
-use super::contender_facts::{MOST_NAMED, differ_in_facts_only, with_held_for, with_kept_waiting};
+use super::contender_facts::{differ_in_facts_only, with_held_for, with_kept_waiting};
+use super::kept_waiting::KeptWaiting;
 use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::loss_reason::LossReason;
@@ -98,8 +99,10 @@ pub(super) struct WatchdogState {
     node_watch: OneAtATime,
     /// Since when the lock is held, if the node is to tell that.
     held_since: Option<Moment>,
-    /// The nodes that are held as long as threads of this process wait for this one, if it is to tell that.
-    keeps_waiting: Vec<String>,
+    /// Who waits for the node in this process, if it is to tell that.
+    kept_waiting: Option<Arc<KeptWaiting>>,
+    /// Whether it is to be written soon, whatever it tells then.
+    is_to_be_written: bool,
     /// The server has refused to set the last watch on the node.
     unwatched: bool,
     /// That was logged.
@@ -521,28 +524,26 @@ impl Watchdog {
         if let Some(told) = held_for.and_then(|held_for| with_held_for(&data, held_for)) {
             data = told;
         }
-        match state.keeps_waiting.is_empty() {
+        let kept = state.kept_waiting.as_ref().map(|kept| kept.nodes()).unwrap_or_default();
+        match kept.is_empty() {
             true => data,
-            false => with_kept_waiting(&data, &state.keeps_waiting).unwrap_or(data),
+            false => with_kept_waiting(&data, &kept).unwrap_or(data),
         }
     }
 
-    /// From here on, whatever is written to the node tells this.
-    pub(super) fn note_held_since(&self, since: Moment) {
-        self.state.lock().held_since = Some(since);
-    }
-
-    /// From here on, whatever is written to the node tells that these nodes are held as long as a thread waits for
-    /// it. Whether that is new.
-    pub(super) fn note_kept_waiting(&self, nodes: Vec<String>) -> bool {
+    /// From here on, whatever is written to the node tells since when the lock is held, or who waits for it here.
+    /// False if it is to be written soon anyway.
+    pub(super) fn note_facts(
+        &self,
+        held_since: Option<Moment>,
+        kept_waiting: Option<&Arc<KeptWaiting>>,
+    ) -> bool {
         let mut state = self.state.lock();
-        let before = state.keeps_waiting.len();
-        for node in nodes {
-            if state.keeps_waiting.len() < MOST_NAMED && !state.keeps_waiting.contains(&node) {
-                state.keeps_waiting.push(node);
-            }
+        state.held_since = held_since.or(state.held_since);
+        if let Some(kept) = kept_waiting {
+            state.kept_waiting = Some(Arc::clone(kept));
         }
-        state.keeps_waiting.len() > before
+        !mem::replace(&mut state.is_to_be_written, true)
     }
 
     /// Whether some thread holds the lock by this node, or it is kept.
@@ -559,6 +560,7 @@ impl Watchdog {
 
     /// Has the node tell what it is to tell now. What another client has written meanwhile stays.
     pub(super) fn tell_facts(&self) -> Answer<()> {
+        self.state.lock().is_to_be_written = false;
         let Some(session) = self.session.upgrade() else { return Ok(()) };
         let read = session.read(&self.node, false)?;
         let own = self.data.as_deref().unwrap_or_default();

@@ -6,7 +6,7 @@ use std::{fmt, mem};
 
 use uuid::Uuid;
 
-use super::held_by_thread::note_taken;
+use super::held_by_thread::{GivenAway, note_taken};
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::held_node_watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
 use super::tell_facts::tell_held_since;
@@ -18,7 +18,7 @@ use crate::event::{Because, Event};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{self, AtomicUsize, Deadline, Mutex};
+use crate::rt::{self, AtomicUsize, Deadline, Mutex, ThreadId};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::notify::Signal;
@@ -70,6 +70,8 @@ pub struct Hold {
     /// Since when a caller holds it, if its release is to be reported.
     since: Option<Instant>,
     over: bool,
+    /// The thread that has taken it, if that is known.
+    taken_by: Option<ThreadId>,
     joint: Option<Box<Joint>>,
 }
 
@@ -156,6 +158,7 @@ impl Hold {
             contested: None,
             since: None,
             over: false,
+            taken_by: None,
             joint: None,
         }
     }
@@ -545,7 +548,8 @@ impl Hold {
     }
 
     /// Notes that this thread has it.
-    pub(super) fn note_taken(&self) {
+    pub(super) fn note_taken(&mut self) {
+        self.taken_by = Some(rt::thread_id());
         note_taken(&self.held_node.watchdog, self.turn);
     }
 
@@ -557,6 +561,10 @@ impl Hold {
     /// Gives up the node; `None` if another thread has it, or it is kept. Otherwise it must be deleted,
     /// unless it was lost before.
     fn part(&mut self) -> Option<ReleasedParts> {
+        if self.taken_by.is_some_and(|thread| thread != rt::thread_id()) {
+            let given: Arc<GivenAway> = self.held_node.core.extension();
+            given.note(&self.held_node.watchdog.node);
+        }
         // Before the next holder can report that it has acquired it.
         let since = self.since.take().filter(|_| self.held_node.is_held());
         if let Some(since) = since {

@@ -119,6 +119,11 @@ impl Contender {
         self.told.facts.as_ref()
     }
 
+    /// When they were written.
+    pub(super) fn written(&self) -> Option<SystemTime> {
+        self.told.written
+    }
+
     /// A contender of which an ACL hides everything except for the name.
     fn hidden(node: &str, ticket: &Ticket<'_>) -> Contender {
         let stat = Stat { ephemeral_owner: HIDDEN, ..Stat::default() };

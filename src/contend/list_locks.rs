@@ -197,6 +197,7 @@ pub(super) fn look_at_waits(
     base: &str,
 ) -> Answer<Option<Waits>> {
     let whole = |path: &str| core.whole(path);
+    let begun = rt::now();
     let mut walk = Walk { takes_all: true, ..Walk::default() };
     session.sync()?;
     if !look_at_and_below(session, &mut walk, base, whole)? {
@@ -219,10 +220,10 @@ pub(super) fn look_at_waits(
     }
     let hidden = hidden.into_inner().into_iter();
     walk.unlisted.extend(hidden.map(|path| (path, UnlistedReason::NotAuthorized)));
-    let taken = rt::now();
     let LockList { base, unlisted, requests, .. } = walk.finish(base);
     let chroot = core.whole("");
-    Ok(Some(Waits { base, contenders, unlisted, requests, chroot, taken }))
+    let ended = rt::now();
+    Ok(Some(Waits { base, contenders, unlisted, requests, chroot, begun, ended }))
 }
 
 /// False if there is no such node.

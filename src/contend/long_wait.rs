@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::held_by_thread::own_hold_of;
+use super::held_by_thread::held_by_this_thread;
 use super::list_contenders::look_for_first;
 use super::list_locks::look_at_waits;
 use super::ticket::ContenderKind;
@@ -18,7 +18,13 @@ use crate::session::retrying_call::Call;
 use crate::session::session::Session;
 
 /// A wait of more than this is long.
-pub(super) const LONG: Duration = Duration::from_secs(5);
+const LONG: Duration = Duration::from_secs(5);
+
+/// How often it is told again that threads of the process wait: more than once between two looks.
+const TOLD_AGAIN: Duration = Duration::from_secs(2);
+
+/// A client looks for deadlocks so often, at most.
+const BETWEEN_PAIRS_OF_LOOKS: Duration = Duration::from_secs(10);
 
 const TARGET: &str = "zklock::contend";
 
@@ -26,132 +32,212 @@ const TARGET: &str = "zklock::contend";
 #[derive(Default)]
 pub(super) struct LongWait {
     begun: Option<Instant>,
+    /// Whether it waits behind another thread of its process.
+    is_here: bool,
+    /// Whether threads of the process share the place in the queue, so that who waits has to be told again.
+    is_shared: bool,
     is_told: bool,
     has_looked: bool,
 }
 
-/// When a client has logged a long wait last: there may be thousands of waiters.
-#[derive(Default)]
-struct LastLine(Mutex<Option<Instant>>);
-
 impl LongWait {
-    /// The call begins to wait for this lock.
-    pub(super) fn begin(call: &mut Call, lock: &str, kind: ContenderKind) -> LongWait {
+    /// The call begins to wait for this lock behind another thread.
+    pub(super) fn begin_here(call: &mut Call, lock: &str) -> LongWait {
+        let wait = LongWait { is_here: true, is_shared: true, ..LongWait::default() };
+        wait.begin_for(call, lock, ContenderKind::Mutex)
+    }
+
+    /// The call begins to wait for this lock, by a node of its own or one that threads share.
+    pub(super) fn begin(
+        call: &mut Call,
+        lock: &str,
+        kind: ContenderKind,
+        is_shared: bool,
+    ) -> LongWait {
+        LongWait { is_shared, ..LongWait::default() }.begin_for(call, lock, kind)
+    }
+
+    fn begin_for(mut self, call: &mut Call, lock: &str, kind: ContenderKind) -> LongWait {
         if kind != ContenderKind::Permits && !call.limit().may_end() {
             warn_of_own_hold(call.core(), lock);
         }
-        let wait = LongWait { begun: Some(rt::now()), ..LongWait::default() };
-        call.set_alarm(wait.next(call));
-        wait
+        let now = rt::now();
+        self.begun = Some(now);
+        call.set_alarm(self.next(call, now));
+        self
     }
 
-    /// Does what is due. Behind another thread of this process, no server is asked who holds the lock.
-    pub(super) fn go_on(&mut self, call: &mut Call, lock: &str, is_behind_thread: bool) {
-        let waited = self.begun.map(|begun| rt::now().saturating_duration_since(begun));
+    /// Does what is due, and returns whether the wait is long.
+    pub(super) fn go_on(&mut self, call: &mut Call, lock: &str) -> bool {
+        let now = rt::now();
+        let waited = self.begun.map(|begun| now.saturating_duration_since(begun));
         let waited = waited.unwrap_or_default();
-        let core = call.core();
         if waited >= LONG && !std::mem::replace(&mut self.is_told, true) {
-            tell_of_holder(call, lock, waited, is_behind_thread);
+            tell_of_holder(call, lock, waited, self.is_here);
         }
-        let is_time = looks_after(call).is_some_and(|after| waited >= after);
+        let is_time = self.looks_after(call).is_some_and(|after| waited >= after);
         if is_time && !std::mem::replace(&mut self.has_looked, true) {
-            if let Some(session) = core.live_session() {
-                look_for_deadlock(core, &session, lock);
-            }
+            look_for_deadlock(call.core(), lock);
         }
-        call.set_alarm(self.next(call));
+        call.set_alarm(self.next(call, now));
+        self.is_told
     }
 
     /// When the next step is due.
-    fn next(&self, call: &Call) -> Option<Instant> {
+    fn next(&self, call: &Call, now: Instant) -> Option<Instant> {
+        let begun = self.begun?;
         let told = (!self.is_told).then_some(LONG);
-        let looked = looks_after(call).filter(|_| !self.has_looked);
-        self.begun?.checked_add(told.into_iter().chain(looked).min()?)
+        let looked = self.looks_after(call).filter(|_| !self.has_looked);
+        let once = told.into_iter().chain(looked).filter_map(|after| begun.checked_add(after));
+        let again = now.checked_add(TOLD_AGAIN).filter(|_| self.is_shared && self.is_told);
+        once.chain(again).min()
+    }
+
+    /// After how much waiting the call looks for a deadlock, if it does: behind another thread, only when what
+    /// that thread's node tells can be seen.
+    fn looks_after(&self, call: &Call) -> Option<Duration> {
+        let after = call.core().deadlock_warning().filter(|_| !call.limit().may_end())?;
+        Some(if self.is_here { after.max(LONG + TOLD_AGAIN) } else { after })
     }
 }
 
-/// After how much waiting the call looks for a deadlock, if it does.
-fn looks_after(call: &Call) -> Option<Duration> {
-    call.core().deadlock_warning().filter(|_| !call.limit().may_end())
-}
-
 fn warn_of_own_hold(core: &ClientCore, lock: &str) {
-    if let Some(own) = own_hold_of(&core.whole(lock)) {
+    let whole = core.whole(lock);
+    let held = held_by_this_thread(core);
+    if let Some(own) = held.iter().find(|node| path::parent(node) == whole) {
         let thread = std::thread::current();
         logging::warning!(
             target: TARGET,
             "thread {:?} waits without a limit for {lock:?}, which it has locked itself (node {:?}): unless that \
              guard was given to another thread, it waits for ever",
             thread.name().unwrap_or("unnamed"),
-            core.shown(&own)
+            core.shown(own)
         );
     }
 }
 
-fn tell_of_holder(call: &Call, lock: &str, waited: Duration, is_behind_thread: bool) {
-    if !logging::is_on(log::Level::Info, TARGET) {
+/// When a client has done something last that is not done too often: there may be thousands of waiters.
+#[derive(Default)]
+struct LastTime(Mutex<[Option<Instant>; 2]>);
+
+#[derive(Clone, Copy)]
+enum Seldom {
+    Line,
+    Look,
+}
+
+impl LastTime {
+    /// Whether it is time again, and then that it is done now.
+    fn allows(core: &ClientCore, what: Seldom) -> bool {
+        let (place, pause) = match what {
+            Seldom::Line => (0, Duration::from_secs(1)),
+            Seldom::Look => (1, BETWEEN_PAIRS_OF_LOOKS),
+        };
+        let times: Arc<LastTime> = core.extension();
+        let mut times = times.0.lock();
+        let now = rt::now();
+        let is_soon = times[place].is_some_and(|at| now.saturating_duration_since(at) < pause);
+        if !is_soon {
+            times[place] = Some(now);
+        }
+        !is_soon
+    }
+}
+
+fn tell_of_holder(call: &Call, lock: &str, waited: Duration, is_here: bool) {
+    let core = call.core();
+    if !logging::is_on(log::Level::Info, TARGET) || !LastTime::allows(core, Seldom::Line) {
         return;
     }
-    let last: Arc<LastLine> = call.core().extension();
-    let mut last = last.0.lock();
-    let now = rt::now();
-    let is_soon = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
-    if last.is_some_and(is_soon) {
-        return;
-    }
-    *last = Some(now);
-    drop(last);
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("unnamed").to_owned();
     let waits = format!("thread {thread:?} has waited {waited:.1?} for {lock:?}");
-    if is_behind_thread {
+    if is_here {
         logging::info!(target: TARGET, "{waits}, behind another thread of this process");
         return;
     }
-    let Some(session) = call.live_session() else { return };
-    let (whole, lock) = (call.core().whole(lock), lock.to_owned());
-    in_background(call.core(), &session, move |session| {
+    let (whole, lock) = (core.whole(lock), lock.to_owned());
+    in_background(core, rt::now(), move |session| {
         if let Ok(Some(first)) = look_for_first(session, &whole, &lock) {
             let what = if first.holds { "held by" } else { "the first in the queue is" };
             let node = path::last(&first.path);
             logging::info!(target: TARGET, "{waits}: {what} {:?} (node {node:?})", first.label());
         }
-        None
     });
 }
 
-/// Looks twice, in the background, and warns of a deadlock that has a part in this lock.
-fn look_for_deadlock(core: &Arc<ClientCore>, session: &Arc<Session>, lock: &str) {
-    let (base, lock) = (path::parent(lock).to_owned(), lock.to_owned());
-    let (client, mut earlier): (Weak<ClientCore>, Option<Waits>) = (Arc::downgrade(core), None);
-    in_background(core, session, move |session| {
-        let core = client.upgrade()?;
-        let waits = look_at_waits(session, &core, &base).ok()??;
-        let found = waits.deadlocks(earlier.as_ref());
-        let has_part = |lock: &str| {
-            found.iter().find(|one| one.holders.iter().any(|holder| holder.waits_for == lock))
+/// The locks of a client whose waiters want to know of a deadlock, since the last look began.
+#[derive(Default)]
+struct Wanted(Mutex<Vec<String>>);
+
+/// Has all that wait for a lock and want to know of a deadlock looked for together.
+fn look_for_deadlock(core: &Arc<ClientCore>, lock: &str) {
+    let wanted: Arc<Wanted> = core.extension();
+    let mut locks = wanted.0.lock();
+    if !locks.iter().any(|other| other == lock) {
+        locks.push(lock.to_owned());
+    }
+    let is_first = locks.len() == 1;
+    drop(locks);
+    if is_first {
+        let pause = if LastTime::allows(core, Seldom::Look) {
+            Duration::ZERO
+        } else {
+            BETWEEN_PAIRS_OF_LOOKS
         };
-        match (has_part(&lock), &earlier) {
-            (Some(deadlock), Some(_)) if deadlock.is_certain => {
-                let (lock, deadlock) = (lock.clone(), deadlock.to_string());
-                core.reports().report(LogAs::DEADLOCK, || Event::Deadlock { lock, deadlock });
-                None
+        look_later(core, pause, None);
+    }
+}
+
+/// Looks, and again a while after the first look: what both show is told.
+fn look_later(core: &Arc<ClientCore>, pause: Duration, earlier: Option<Vec<(String, Waits)>>) {
+    let Some(due) = rt::now().checked_add(pause) else { return };
+    let client: Weak<ClientCore> = Arc::downgrade(core);
+    let mut earlier = Some(earlier);
+    in_background(core, due, move |session| {
+        let Some(core) = client.upgrade() else { return };
+        let wanted: Arc<Wanted> = core.extension();
+        let first = earlier.take().flatten();
+        let mut bases: Vec<String> = match &first {
+            Some(looks) => looks.iter().map(|(base, _)| base.clone()).collect(),
+            None => wanted.0.lock().iter().map(|lock| path::parent(lock).to_owned()).collect(),
+        };
+        bases.sort();
+        bases.dedup();
+        let look = |base: &String| {
+            let waits = look_at_waits(session, &core, base).ok()??;
+            Some((base.clone(), waits))
+        };
+        let looks: Vec<(String, Waits)> = bases.iter().filter_map(look).collect();
+        let Some(first) = first else { return look_later(&core, BETWEEN_LOOKS, Some(looks)) };
+        let locks = std::mem::take(&mut *wanted.0.lock());
+        for (base, later) in &looks {
+            let earlier = first.iter().find(|(other, _)| other == base).map(|(_, waits)| waits);
+            for deadlock in later.deadlocks(earlier).iter().filter(|one| one.is_certain) {
+                let waits_for =
+                    |lock: &&String| deadlock.holders.iter().any(|one| one.waits_for == **lock);
+                for lock in locks.iter().filter(waits_for) {
+                    let (lock, deadlock) = (lock.clone(), deadlock.to_string());
+                    core.reports().report(LogAs::DEADLOCK, || Event::Deadlock { lock, deadlock });
+                }
             }
-            (Some(_), None) => {
-                earlier = Some(waits);
-                rt::now().checked_add(BETWEEN_LOOKS)
-            }
-            _ => None,
         }
     });
 }
 
-/// Runs a job on a background thread; it returns when to run it again.
+/// Runs a job at that time, on a thread of its own: the one that deletes nodes must not wait for it.
 fn in_background(
-    core: &ClientCore,
-    session: &Arc<Session>,
-    mut job: impl FnMut(&Session) -> Option<Instant> + Send + 'static,
+    core: &Arc<ClientCore>,
+    due: Instant,
+    job: impl FnOnce(&Session) + Send + 'static,
 ) {
-    let owner = Arc::downgrade(session);
-    core.reaper().later(session, rt::now(), move || job(&*owner.upgrade()?));
+    let Some(session) = core.live_session() else { return };
+    let (owner, events) = (Arc::downgrade(&session), core.events().clone());
+    let mut job = Some(job);
+    core.reaper().later(&session, due, move || {
+        if let (Some(session), Some(job)) = (owner.upgrade(), job.take()) {
+            events.dispatch(move || job(&session));
+        }
+        None
+    });
 }

@@ -27,6 +27,7 @@ pub(crate) mod held_node;
 pub(crate) mod held_node_watchdog;
 pub(crate) mod hold;
 pub(crate) mod interop_warning;
+mod kept_waiting;
 pub(crate) mod list_contenders;
 pub(crate) mod list_locks;
 mod long_wait;

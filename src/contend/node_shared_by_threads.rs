@@ -88,7 +88,7 @@ impl SharedNode {
             contest: None,
             timed: None,
         };
-        SharedNode { policy, state: Mutex::new(state), others: OthersSeen::default() }
+        SharedNode { policy, state: Mutex::new(state), others: OthersSeen::shared() }
     }
 
     /// See [`Sharing::pass`].

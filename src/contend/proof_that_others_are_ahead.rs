@@ -1,7 +1,9 @@
 //! What calls that share one acquisition know about others ahead of it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::kept_waiting::KeptWaiting;
 use crate::error::Result;
 use crate::rt::{self, Mutex};
 use crate::session::client_core::ClientCore;
@@ -13,6 +15,8 @@ use crate::session::request_errors::unanswered;
 #[derive(Default)]
 pub(crate) struct OthersSeen {
     state: Mutex<OthersState>,
+    /// What the threads hold that wait behind the one that contends; `None` if none can.
+    pub(super) kept_waiting: Option<Arc<KeptWaiting>>,
 }
 
 #[derive(Default)]
@@ -26,6 +30,11 @@ struct OthersState {
 }
 
 impl OthersSeen {
+    /// For an acquisition behind which other threads wait.
+    pub(super) fn shared() -> OthersSeen {
+        OthersSeen { kept_waiting: Some(Arc::default()), ..OthersSeen::default() }
+    }
+
     /// Notes that others were ahead, or one of this process held the lock, at that time.
     pub(crate) fn note(&self, at: Instant) {
         let mut state = self.state.lock();

@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::contender_facts::{differ_in_facts_only, with_kept_waiting};
+use super::held_node::HeldNode;
 use super::held_node_watchdog::Watchdog;
+use super::kept_waiting::KeptWaiting;
 use crate::rt::{self, Moment, Mutex};
 use crate::session::client_core::ClientCore;
 use crate::session::connection::Fault;
@@ -42,20 +45,40 @@ struct Queues(Mutex<Queue>);
 
 /// Has a node that was just granted tell since when it is held, in a second, if it is held until then.
 pub(super) fn tell_held_since(core: &ClientCore, session: &Arc<Session>, watchdog: &Arc<Watchdog>) {
-    watchdog.note_held_since(Moment::now());
-    tell(core, session, watchdog, UNTIL_TOLD);
+    if watchdog.note_facts(Some(Moment::now()), None) {
+        tell(core, session, watchdog, UNTIL_TOLD);
+    }
 }
 
-/// Has the node of a holder tell that these nodes are held as long as a thread of this process waits for it.
-pub(super) fn tell_kept_waiting(
-    core: &ClientCore,
-    session: &Arc<Session>,
-    watchdog: &Arc<Watchdog>,
-    under: Vec<String>,
-) {
-    if watchdog.note_kept_waiting(under) {
+/// Has the node of a holder tell soon who waits for it in this process.
+pub(super) fn tell_kept_waiting(core: &ClientCore, held: &HeldNode, kept: &Arc<KeptWaiting>) {
+    let HeldNode { session, watchdog, .. } = held;
+    if watchdog.note_facts(None, Some(kept)) {
         tell(core, session, watchdog, Duration::ZERO);
     }
+}
+
+/// Has a waiter's node tell this, and what threads of its process hold that wait behind it.
+pub(super) fn tell_own_wait(
+    core: &ClientCore,
+    node: String,
+    told: Vec<u8>,
+    kept: Arc<KeptWaiting>,
+) {
+    let Some(session) = core.live_session() else { return };
+    let owner = Arc::downgrade(&session);
+    core.reaper().later(&session, rt::now(), move || {
+        let session = owner.upgrade()?;
+        let (data, stat) = session.read(&node, false).ok()??;
+        let nodes = kept.nodes();
+        let new = with_kept_waiting(&told, &nodes)?;
+        let new = if nodes.is_empty() { told.clone() } else { new };
+        // What asks for the release stays; and what is told again shows by its time that it is still so.
+        if differ_in_facts_only(&told, &data) && (data != new || !nodes.is_empty()) {
+            let _ = session.write_version(&node, &new, Some(stat.version));
+        }
+        None
+    });
 }
 
 /// That is for people who look: what the server refuses is not repeated.

@@ -5,10 +5,10 @@
 //! by others in it, and each holder in it waits by another one in it. The greatest such set is what is left when
 //! all that may go on are taken out, again and again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::list_contenders::Contender;
 use super::list_locks::UnlistedReason;
@@ -34,7 +34,8 @@ pub struct Waits {
     /// How many requests were sent to learn all this.
     pub requests: usize,
     pub(super) chroot: String,
-    pub(super) taken: Instant,
+    pub(super) begun: Instant,
+    pub(super) ended: Instant,
 }
 
 /// Holders that each wait for a lock which the next one holds, and the last for one of the first: see
@@ -44,7 +45,7 @@ pub struct Waits {
 pub struct Deadlock {
     /// The holders, and what each waits for.
     pub holders: Vec<WaitingHolder>,
-    /// Whether it cannot end by itself, unless a guard was given to another thread. Otherwise it is only suspected.
+    /// Whether it cannot end by itself, as far as the contenders tell; otherwise it is only suspected.
     pub is_certain: bool,
 }
 
@@ -64,47 +65,111 @@ impl Waits {
     /// Returns which contenders wait for other locks while they hold one.
     ///
     /// Each pair has the places, in [`contenders`](Waits::contenders), of a holder, and of the contender by which
-    /// it waits. If that one holds, too, it waits for it in the same process. Only what contenders tell counts:
-    /// those with data of their own, and those of other libraries, tell nothing.
+    /// it waits. That one may be of another thread of its process, which contends for all of them or holds. Only
+    /// what contenders tell counts: those with data of their own, and those of other libraries, tell nothing.
     pub fn edges(&self) -> Vec<(usize, usize)> {
-        let graph = Graph::of(self);
-        let edges = graph.waits_by.iter().enumerate();
-        edges.flat_map(|(holder, by)| by.iter().map(move |place| (holder, *place))).collect()
+        let edges = Edges::of(self);
+        edges.told.into_iter().map(|edge| (edge.holder, edge.by)).collect()
     }
 
-    /// Returns the deadlocks that this look shows.
+    /// Returns the deadlocks that this look shows, each as one of its cycles. Who waits behind it is not in it.
     ///
-    /// One is certain if an `earlier` look, taken at least three seconds before, showed the same holders and
-    /// waiters, all of which tell what they wait under, and none of which waits with a limit or a
-    /// [`Cancel`](crate::Cancel). What is left to doubt are guards that were given to another thread. Other cycles are
-    /// suspected: in one look only, of waits that may end by themselves, or of contenders that tell nothing and have
-    /// one session, such as Curator's.
-    ///
-    /// Each deadlock is returned once, as one of its cycles. Who waits behind it is not in it.
+    /// One is certain if an `earlier` look, which ended at least three seconds before this one began, showed the same
+    /// waits, all of them told by the waiters, and none with a limit or a [`Cancel`](crate::Cancel). What is left to
+    /// doubt: a guard may have been given to another thread, and a command may be ended from outside. Other cycles
+    /// are only suspected: a thread that waits for itself; waits that may end by themselves; contenders that tell
+    /// nothing and have one session, such as Curator's. Without an earlier look, all are; with one, only those of
+    /// contenders that were in it.
     pub fn deadlocks(&self, earlier: Option<&Waits>) -> Vec<Deadlock> {
-        let graph = Graph::of(self);
-        let seen: Option<HashSet<_>> = earlier
-            .filter(|earlier| self.taken.saturating_duration_since(earlier.taken) >= BETWEEN_LOOKS)
-            .map(|earlier| earlier.contenders.iter().map(same).collect());
-        let is_fixed =
-            |one: &Contender| seen.as_ref().is_some_and(|seen| seen.contains(&same(one)));
-        let lasts = |one: &Contender| {
-            is_fixed(one) && (one.holds || one.facts().is_some_and(|facts| !facts.is_limited))
-        };
-        let certain = graph.stuck(lasts, false);
+        let edges = Edges::of(self);
+        let before = earlier.map(|earlier| (earlier, Edges::of(earlier)));
+        let seen: Option<HashSet<_>> =
+            earlier.map(|earlier| earlier.contenders.iter().map(same).collect());
+        let was_seen = |one: &Contender| seen.as_ref().is_none_or(|seen| seen.contains(&same(one)));
         let mut done = vec![false; self.contenders.len()];
-        let mut found = graph.cycles(&certain, false, &mut done);
-        let suspected = graph.stuck(|one| one.session.is_some(), true);
-        found.extend(graph.cycles(&suspected, true, &mut done));
+        let mut found = Vec::new();
+        if let Some((earlier, before)) = before.filter(|(earlier, _)| {
+            self.begun.saturating_duration_since(earlier.ended) >= BETWEEN_LOOKS
+        }) {
+            let before: HashMap<_, _> = before.named(earlier).collect();
+            let told =
+                edges.told.iter().zip(edges.named(self)).filter_map(|(edge, (names, told))| {
+                    let before = before.get(&names)?;
+                    // Who waits within a process has it told again and again.
+                    (!edge.is_retold || told > *before).then_some(*edge)
+                });
+            let graph = Graph::of(self, told.collect(), HashMap::new());
+            let lasts = |one: &Contender| {
+                let never_ends = || one.facts().is_some_and(|facts| !facts.is_limited);
+                was_seen(one) && (one.holds || never_ends())
+            };
+            found = graph.cycles(&graph.stuck(lasts), true, &mut done);
+        }
+        let graph = Graph::of(self, edges.told, edges.silent);
+        let stuck = graph.stuck(|one| one.session.is_some() && was_seen(one));
+        found.extend(graph.cycles(&stuck, false, &mut done));
         found
     }
 }
 
 /// What has to be the same in two looks.
-fn same(one: &Contender) -> (&str, bool, Option<SessionId>, Vec<&String>) {
-    let facts = one.facts();
-    let named = facts.map(|facts| facts.under.iter().chain(&facts.keeps_waiting).collect());
-    (&one.path, one.holds, one.session, named.unwrap_or_default())
+fn same(one: &Contender) -> (&str, bool, Option<SessionId>) {
+    (&one.path, one.holds, one.session)
+}
+
+/// A holder waits by a contender.
+#[derive(Clone, Copy)]
+struct Edge {
+    holder: usize,
+    by: usize,
+    /// Whether the contender tells it of other threads of its process, and says so again from time to time.
+    is_retold: bool,
+}
+
+/// Which holders wait by which contenders.
+struct Edges {
+    told: Vec<Edge>,
+    /// The waiters of a session that tell nothing: any of its holders may wait by them.
+    silent: HashMap<SessionId, Vec<usize>>,
+}
+
+impl Edges {
+    fn of(waits: &Waits) -> Edges {
+        let all = &*waits.contenders;
+        let places: HashMap<&str, usize> =
+            all.iter().enumerate().map(|(place, one)| (&*one.path, place)).collect();
+        let place = |node: &String| {
+            let shown = node.strip_prefix(&waits.chroot)?;
+            places.get(shown).copied().filter(|place| all[*place].holds)
+        };
+        let mut edges = Edges { told: Vec::new(), silent: HashMap::new() };
+        for (by, one) in all.iter().enumerate() {
+            let Some(facts) = one.facts() else {
+                // Candidates of an election have no facts, and may have one thread each.
+                let session = one.session.filter(|_| !one.holds && one.host.is_none());
+                session.into_iter().for_each(|id| edges.silent.entry(id).or_default().push(by));
+                continue;
+            };
+            let under = facts.under.iter().filter(|_| !one.holds).map(|node| (node, false));
+            let kept = facts.keeps_waiting.iter().map(|node| (node, true));
+            for (node, is_retold) in under.chain(kept) {
+                edges.told.extend(place(node).map(|holder| Edge { holder, by, is_retold }));
+            }
+        }
+        edges
+    }
+
+    /// The same by the nodes' paths, and when the contenders told it.
+    fn named<'a>(
+        &self,
+        waits: &'a Waits,
+    ) -> impl Iterator<Item = ((&'a str, &'a str, bool), Option<SystemTime>)> {
+        let all = &waits.contenders;
+        self.told.iter().map(move |edge| {
+            let Edge { holder, by, is_retold } = *edge;
+            ((&*all[holder].path, &*all[by].path, is_retold), all[by].written())
+        })
+    }
 }
 
 struct Graph<'a> {
@@ -112,14 +177,14 @@ struct Graph<'a> {
     locks: Vec<Range<usize>>,
     /// The place of each one's lock in `locks`.
     lock_of: Vec<usize>,
-    /// By which contenders a holder waits, as those tell.
+    /// By which contenders each holder waits, and which holders wait by each contender.
     waits_by: Vec<Vec<usize>>,
-    /// The waiters of a session that tell nothing: any of its holders may wait by them.
+    holders_by: Vec<Vec<usize>>,
     silent: HashMap<SessionId, Vec<usize>>,
 }
 
 impl<'a> Graph<'a> {
-    fn of(waits: &'a Waits) -> Graph<'a> {
+    fn of(waits: &'a Waits, edges: Vec<Edge>, silent: HashMap<SessionId, Vec<usize>>) -> Graph<'a> {
         let all = &*waits.contenders;
         let mut locks: Vec<Range<usize>> = Vec::new();
         let mut lock_of = Vec::with_capacity(all.len());
@@ -132,75 +197,83 @@ impl<'a> Graph<'a> {
             }
             lock_of.push(locks.len() - 1);
         }
-        let places: HashMap<&str, usize> =
-            all.iter().enumerate().map(|(place, one)| (&*one.path, place)).collect();
-        let place = |node: &String| {
-            let shown = node.strip_prefix(&waits.chroot)?;
-            places.get(shown).copied().filter(|place| all[*place].holds)
-        };
-        let mut waits_by = vec![Vec::new(); all.len()];
-        let mut silent: HashMap<SessionId, Vec<usize>> = HashMap::new();
-        for (by, one) in all.iter().enumerate() {
-            match (one.facts(), one.session) {
-                (Some(facts), _) => {
-                    let under = if one.holds { &facts.keeps_waiting } else { &facts.under };
-                    under.iter().filter_map(place).for_each(|holder| waits_by[holder].push(by));
-                }
-                (None, Some(session)) if !one.holds => silent.entry(session).or_default().push(by),
-                (None, _) => {}
-            }
+        let (mut waits_by, mut holders_by) =
+            (vec![Vec::new(); all.len()], vec![Vec::new(); all.len()]);
+        for Edge { holder, by, .. } in edges {
+            waits_by[holder].push(by);
+            holders_by[by].push(holder);
         }
-        Graph { all, locks, lock_of, waits_by, silent }
+        Graph { all, locks, lock_of, waits_by, holders_by, silent }
     }
 
-    /// By which contenders a holder waits, or may wait.
-    fn ways(&self, holder: usize, with_silent: bool) -> impl Iterator<Item = usize> {
-        let session = self.all[holder].session.filter(|_| with_silent);
-        let silent = session.and_then(|session| self.silent.get(&session));
-        self.waits_by[holder].iter().chain(silent.into_iter().flatten()).copied()
-    }
-
-    /// Which contenders wait for ever, if those that `last` do not end by themselves.
-    fn stuck(&self, lasts: impl Fn(&Contender) -> bool, with_silent: bool) -> Vec<bool> {
+    /// Which contenders wait for ever, if those that `last` do not end by themselves: all that do not go on when
+    /// those do that may.
+    fn stuck(&self, lasts: impl Fn(&Contender) -> bool) -> Vec<bool> {
         let mut stuck: Vec<bool> = self.all.iter().map(lasts).collect();
-        loop {
-            let mut has_changed = false;
-            for lock in &self.locks {
-                let mut ahead = Ahead::default();
-                for place in lock.clone() {
-                    let one = &self.all[place];
-                    if stuck[place] {
-                        stuck[place] = match one.holds {
-                            true => self.ways(place, with_silent).any(|by| stuck[by]),
-                            false => ahead.excludes(one),
-                        };
-                        has_changed |= !stuck[place];
-                    }
-                    if stuck[place] {
-                        ahead.note(one);
+        let mut silent: HashMap<SessionId, usize> = HashMap::new();
+        for (session, waiters) in &self.silent {
+            silent.insert(*session, waiters.iter().filter(|by| stuck[**by]).count());
+        }
+        let mut holders_of: HashMap<SessionId, Vec<usize>> = HashMap::new();
+        for (place, one) in self.all.iter().enumerate().filter(|(_, one)| one.holds) {
+            one.session.into_iter().for_each(|id| holders_of.entry(id).or_default().push(place));
+        }
+        let mut due: BTreeSet<usize> = (0..self.locks.len()).collect();
+        while let Some(lock) = due.pop_first() {
+            let mut ahead = Ahead::default();
+            for place in self.locks[lock].clone() {
+                let one = &self.all[place];
+                let may_be_silent = || one.session.is_some_and(|id| silent.get(&id) > Some(&0));
+                let stays = stuck[place]
+                    && match one.holds {
+                        true => self.waits_by[place].iter().any(|by| stuck[*by]) || may_be_silent(),
+                        false => ahead.excludes(one),
+                    };
+                if stays {
+                    ahead.note(one);
+                } else if std::mem::replace(&mut stuck[place], false) {
+                    due.extend(self.holders_by[place].iter().map(|holder| self.lock_of[*holder]));
+                    let is_silent = one.facts().is_none() && !one.holds && one.host.is_none();
+                    if let Some(id) = one.session.filter(|_| is_silent) {
+                        let left = silent.entry(id).or_default();
+                        *left = left.saturating_sub(1);
+                        if *left == 0 {
+                            let holders = holders_of.get(&id).into_iter().flatten();
+                            due.extend(holders.map(|holder| self.lock_of[*holder]));
+                        }
                     }
                 }
             }
-            if !has_changed {
-                return stuck;
-            }
         }
+        stuck
+    }
+
+    /// By which stuck contender a holder waits.
+    fn way(&self, holder: usize, stuck: &[bool]) -> Option<usize> {
+        let silent = self.all[holder].session.and_then(|session| self.silent.get(&session));
+        let mut ways = self.waits_by[holder].iter().chain(silent.into_iter().flatten());
+        ways.find(|by| stuck[**by]).copied()
     }
 
     /// The cycles among the holders that are stuck, without those that are `done`.
-    fn cycles(&self, stuck: &[bool], is_suspected: bool, done: &mut [bool]) -> Vec<Deadlock> {
+    fn cycles(&self, stuck: &[bool], is_certain: bool, done: &mut [bool]) -> Vec<Deadlock> {
         let mut found = Vec::new();
         for start in 0..self.all.len() {
             let mut walked: Vec<(usize, usize)> = Vec::new();
+            let mut step_of: HashMap<usize, usize> = HashMap::new();
             let mut at = start;
             while self.all[at].holds && stuck[at] && !done[at] {
-                if let Some(first) = walked.iter().position(|(holder, _)| *holder == at) {
-                    let holders = walked[first..].iter();
-                    let holders = holders.map(|(holder, by)| self.waiting(*holder, *by)).collect();
-                    found.push(Deadlock { holders, is_certain: !is_suspected });
+                if let Some(first) = step_of.get(&at) {
+                    let holders = walked[*first..].iter();
+                    let holders: Vec<WaitingHolder> =
+                        holders.map(|(holder, by)| self.waiting(*holder, *by)).collect();
+                    // A thread that waits for itself may as well have given its guard away.
+                    let is_certain = is_certain && holders.len() > 1;
+                    found.push(Deadlock { holders, is_certain });
                     break;
                 }
-                let Some(by) = self.ways(at, is_suspected).find(|by| stuck[*by]) else { break };
+                let Some(by) = self.way(at, stuck) else { break };
+                step_of.insert(at, walked.len());
                 walked.push((at, by));
                 let Some(next) = self.holder_ahead(by, stuck) else { break };
                 at = next;
@@ -223,11 +296,11 @@ impl<'a> Graph<'a> {
     fn holder_ahead(&self, by: usize, stuck: &[bool]) -> Option<usize> {
         let mut at = by;
         while !self.all[at].holds {
-            let ahead = self.locks[self.lock_of[at]].start..at;
+            let mut ahead = self.locks[self.lock_of[at]].start..at;
             let excluding =
                 |place: &usize| stuck[*place] && excludes(self.all[*place].kind, self.all[at].kind);
             // The first ones hold.
-            at = ahead.into_iter().find(excluding)?;
+            at = ahead.find(excluding)?;
         }
         Some(at)
     }
@@ -281,23 +354,21 @@ mod tests {
     use crate::contend::ticket::Ticket;
     use crate::session::connection::Stat;
 
-    /// A look at contenders, each by its node, its session, whether it holds, and its facts.
-    struct Look(Vec<Contender>, Instant);
+    /// Contenders, each by its node, its session, whether it holds, and its facts.
+    struct Look {
+        contenders: Vec<(String, i64, bool, String)>,
+        begun: Instant,
+        /// Whether each look finds data that were written since the one before.
+        is_retold: bool,
+    }
 
     impl Look {
         fn new() -> Look {
-            Look(Vec::new(), Instant::now())
+            Look { contenders: Vec::new(), begun: Instant::now(), is_retold: true }
         }
 
         fn with(mut self, node: &str, session: i64, holds: bool, facts: &str) -> Look {
-            let stat = Stat { ephemeral_owner: session, ctime: 1, ..Stat::default() };
-            let ticket = Ticket::parse(path::last(node)).unwrap();
-            let data =
-                if facts.is_empty() { String::new() } else { format!("of {node}\nv=1 {facts}") };
-            let one = Contender::new(path::parent(node), &ticket, data.into(), &stat);
-            let place = self.0.iter().filter(|it| path::parent(&it.path) == path::parent(node));
-            let place = place.count();
-            self.0.push(one.at(place, holds));
+            self.contenders.push((node.to_owned(), session, holds, facts.to_owned()));
             self
         }
 
@@ -310,19 +381,25 @@ mod tests {
         }
 
         fn taken(&self, after: Duration) -> Waits {
-            let mut contenders = self.0.clone();
-            contenders.sort_by(|one, other| {
-                (path::parent(&one.path), one.position)
-                    .cmp(&(path::parent(&other.path), other.position))
-            });
-            Waits {
-                base: "/".to_owned(),
-                contenders,
-                unlisted: Vec::new(),
-                requests: 0,
-                chroot: "/root".to_owned(),
-                taken: self.1 + after,
+            let mut all = self.contenders.clone();
+            all.sort();
+            let mtime = if self.is_retold { after.as_millis() as i64 } else { 0 };
+            let mut contenders: Vec<Contender> = Vec::new();
+            for (node, session, holds, facts) in all {
+                let stat = Stat { ephemeral_owner: session, ctime: 1, mtime, ..Stat::default() };
+                let (lock, ticket) =
+                    (path::parent(&node), Ticket::parse(path::last(&node)).unwrap());
+                let data = if facts.is_empty() { facts } else { format!("of {node}\nv=1 {facts}") };
+                contenders.push(Contender::new(lock, &ticket, data.into(), &stat).at(0, holds));
             }
+            // By number, as they are granted.
+            contenders.sort_by(|one, other| {
+                let key = |one: &Contender| (path::parent(&one.path).to_owned(), one.sequence);
+                key(one).cmp(&key(other))
+            });
+            let (unlisted, at) = (Vec::new(), self.begun + after);
+            let (base, chroot) = ("/".to_owned(), "/root".to_owned());
+            Waits { base, contenders, unlisted, requests: 0, chroot, begun: at, ended: at }
         }
 
         /// Whether the deadlocks that two looks in a row show are certain, and for which locks each waits.
@@ -356,7 +433,7 @@ mod tests {
     #[test]
     fn locks_taken_in_opposite_order_are_a_deadlock() {
         assert_eq!(two("").found(), certain("/b /a"));
-        assert_eq!(two("").taken(Duration::ZERO).edges(), [(0, 3), (2, 1)]);
+        assert_eq!(two("").taken(Duration::ZERO).edges(), [(2, 1), (0, 3)]);
         // Others behind are not in it, whoever they are.
         let behind =
             two("").waits("/a/lock-0000000003", 3, "x=1").waits("/b/lock-0000000003", 4, "");
@@ -394,15 +471,33 @@ mod tests {
         }
         assert!(is_certain(&second, Some(&first)));
         assert!(!is_certain(&second, None) && !is_certain(&too_soon, Some(&first)));
-        // In the first look one of them held, or waited under another node.
-        let changes: [fn(&mut Vec<Contender>); 2] =
-            [|look| look[2].holds = true, |look| drop(look.remove(2))];
-        for change in changes {
+        // In the first look one of them waited under another node: only that is not certain. Or it held, or was not
+        // there: nothing has lasted.
+        let before = |change: fn(&mut Look)| {
             let mut look = two("");
-            change(&mut look.0);
-            let other = look.taken(Duration::ZERO);
-            assert!(!is_certain(&second, Some(&other)));
-        }
+            change(&mut look);
+            second.deadlocks(Some(&look.taken(Duration::ZERO)))
+        };
+        let found =
+            before(|look| look.contenders[2].3 = "under=/root/c/lock-0000000001".to_owned());
+        assert!(!found[0].is_certain);
+        assert_eq!(before(|look| look.contenders[2].2 = true), []);
+        assert_eq!(before(|look| drop(look.contenders.remove(2))), []);
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_itself_is_only_suspected() {
+        let look = Look::new().holds("/a/lock-0000000001", 1).waits(
+            "/a/lock-0000000002",
+            1,
+            "under=/root/a/lock-0000000001",
+        );
+        assert_eq!(look.found(), suspected("/a"));
+        let within = "keeps_waiting=/root/a/lock-0000000001";
+        assert_eq!(
+            Look::new().with("/a/lock-0000000001", 1, true, within).found(),
+            suspected("/a")
+        );
     }
 
     #[test]
@@ -444,16 +539,42 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_wait_within_their_process_are_named_on_the_node_that_is_held() {
-        let within = |one: &str, other: &str| {
-            Look::new()
-                .with("/a/lock-0000000001", 1, true, &format!("keeps_waiting={one}"))
-                .with("/b/lock-0000000001", 1, true, &format!("keeps_waiting={other}"))
-                .found()
-        };
+    fn threads_that_wait_within_their_process_are_named_on_the_node_that_is_there() {
+        let within =
+            |one: &str, other: &str| {
+                Look::new()
+                    .with("/a/lock-0000000001", 1, true, &format!("keeps_waiting={one}"))
+                    .with("/b/lock-0000000001", 1, true, &format!("keeps_waiting={other}"))
+            };
         let (a, b) = ("/root/a/lock-0000000001", "/root/b/lock-0000000001");
-        assert_eq!(within(b, a), certain("/b /a"));
-        assert_eq!(within(b, "/root/c/lock-0000000009"), []);
+        assert_eq!(within(b, a).found(), certain("/b /a"));
+        assert_eq!(within(b, "/root/c/lock-0000000009").found(), []);
+        // What was not told again may have ended.
+        assert_eq!(Look { is_retold: false, ..within(b, a) }.found(), suspected("/b /a"));
+        // Behind a thread that itself waits.
+        let behind = Look::new()
+            .holds("/z/lock-0000000001", 1)
+            .holds("/y/lock-0000000001", 2)
+            .waits("/y/lock-0000000002", 1, "keeps_waiting=/root/z/lock-0000000001")
+            .waits("/z/lock-0000000002", 2, "under=/root/y/lock-0000000001");
+        assert_eq!(behind.found(), certain("/z /y"));
+    }
+
+    #[test]
+    fn twenty_thousand_contenders_are_judged_at_once() {
+        // A chain in which each link goes on only when the next one does.
+        let mut chain = Look::new();
+        for one in 0..5_000 {
+            chain = chain.holds(&format!("/l{one:05}/lock-0000000001"), 2 * one);
+            let under = format!("under=/root/l{one:05}/lock-0000000001");
+            let next = format!("/l{:05}/lock-0000000002", one + 1);
+            chain = chain.waits(&next, 2 * one, &under);
+        }
+        // And a session of many that tell nothing.
+        for one in 0..10_000 {
+            chain = chain.with(&format!("/m{one:05}/lock-0000000001"), 1, one % 2 == 0, "");
+        }
+        assert_eq!(chain.found(), []);
     }
 
     #[test]

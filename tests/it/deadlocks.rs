@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
@@ -263,6 +263,116 @@ fn a_thread_that_locks_twice_is_warned_at_once() {
         drop((lock, client));
         site.finish([]);
     }
+}
+
+/// The thread that took a guard waits for the lock again, as one that gives work to others does.
+#[test]
+fn guards_that_are_given_to_other_threads_are_no_deadlock() {
+    skip_without_server!();
+    let kept = logs(LevelFilter::Warn);
+    for hands_over in [false, true] {
+        let site = Site::shared("deadlocks-given");
+        let (zk, client) = (site.client(), site.quiet_client());
+        let lock = match hands_over {
+            true => mutex(&client, &site.base, "a"),
+            false => strict(&client, &site.base, "a"),
+        };
+        let warnings = || {
+            let of_this =
+                |line: &&String| line.contains("locked itself") && line.contains(&site.base);
+            kept.warnings().iter().filter(of_this).count()
+        };
+        for round in 0..2 {
+            let guard = lock.lock().unwrap();
+            let before = warnings();
+            let (release, released) = mpsc::channel::<()>();
+            let worker = waiting(move || {
+                let _ = released.recv();
+                drop(guard);
+            });
+            let found = thread::scope(|scope| {
+                let looks = scope.spawn(|| {
+                    // Within the process, that somebody waits is told after five seconds, and then again.
+                    let begun = Instant::now();
+                    eventually(FOUND, "a while", || begun.elapsed() > 2 * BETWEEN_LOOKS);
+                    let first = look(&site, &zk);
+                    let looked = Instant::now();
+                    eventually(FOUND, "a while", || looked.elapsed() > 2 * BETWEEN_LOOKS);
+                    let found = look(&site, &zk).deadlocks(Some(&first));
+                    drop(release);
+                    found
+                });
+                lock.lock().unwrap().unlock().unwrap();
+                looks.join().unwrap()
+            });
+            worker.join().unwrap();
+            assert!(found.iter().all(|one| !one.is_certain), "{found:?}");
+            // Once it is known that guards of this lock are given away, nothing is said.
+            assert!(round == 0 || found.is_empty() && warnings() == before, "{found:?}");
+        }
+        drop((lock, zk));
+        site.finish([client]);
+    }
+}
+
+#[test]
+fn a_wait_within_the_process_that_is_over_is_not_told_any_more() {
+    skip_without_server!();
+    let site = Site::own("deadlocks-over");
+    let (zk, client) = (site.client(), site.quiet_client());
+    let lock = |name: &str| mutex(&client, &site.base, name);
+    let (x, y, held) = (lock("x"), lock("y"), lock("y").lock().unwrap());
+    let (release, released) = mpsc::channel::<()>();
+    let waiter = waiting(move || {
+        let kept = x.lock().unwrap();
+        y.lock().unwrap().unlock().unwrap();
+        let _ = released.recv();
+        drop(kept);
+    });
+    eventually(FOUND, "what the node tells", || look(&site, &zk).edges().len() == 1);
+    // The node goes on to the waiter, and from there to another thread, and does not end.
+    let node = held.path().to_owned();
+    let next = lock("y");
+    let next = waiting(move || next.lock().unwrap());
+    held.unlock().unwrap();
+    let next = next.join().unwrap();
+    assert_eq!(next.path(), node);
+    eventually(FOUND, "what the node tells", || look(&site, &zk).edges().is_empty());
+    drop(release);
+    waiter.join().unwrap();
+    next.unlock().unwrap();
+    drop(zk);
+    site.finish([client]);
+}
+
+/// A thread that holds one of two locks waits behind another thread, which waits for a client that waits for it.
+#[test]
+fn behind_a_thread_that_contends_for_all() {
+    skip_without_server!();
+    let site = Site::own("deadlocks-behind");
+    let zk = site.client();
+    let clients = vec![site.quiet_client(), site.quiet_client()];
+    let lock = |client: &Client, name: &str| mutex(client, &site.base, name);
+    let (all_hold, alone) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(1)));
+    let (y_theirs, z_theirs) = (lock(&clients[1], "y"), lock(&clients[1], "z"));
+    let others_hold = Arc::clone(&all_hold);
+    let then = move || {
+        others_hold.wait();
+        z_theirs.lock()
+    };
+    let theirs = takes_two(&alone, move || y_theirs.lock(), then);
+    site.wait_for_children("y", 1);
+    // It holds nothing, and contends for y.
+    let leads = lock(&clients[0], "y");
+    let leads = waiting(move || leads.lock().err().map(|error| error.kind()));
+    site.wait_for_children("y", 2);
+    let (z, y) = (lock(&clients[0], "z"), lock(&clients[0], "y"));
+    let ours = takes_two(&all_hold, move || z.lock(), move || y.lock());
+    let found = deadlocks(&site, &zk);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].is_certain && circle(&found[0]) == "y z", "{}", found[0]);
+    zk.close();
+    end(site, clients, vec![theirs, leads, ours]);
 }
 
 #[test]

@@ -18,7 +18,9 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);
 pub(crate) fn deadlocks(global: &Global, options: &Deadlocks) -> Result<Exit, Failure> {
     let base = global.base(options.path.as_deref());
     let client = global.connect()?;
-    let (waits, found) = look_for_deadlocks(&client, &base)?;
+    let Some((waits, found)) = look_for_deadlocks(&client, &base)? else {
+        return Err(Failure::new(Exit::Failed, format!("{base} does not exist")));
+    };
     let ages = Ages::of_all(&waits.contenders);
     for deadlock in &found {
         let is_read = match global.json {
@@ -41,23 +43,19 @@ pub(crate) fn deadlocks(global: &Global, options: &Deadlocks) -> Result<Exit, Fa
     })
 }
 
-/// Looks once, and a second time if the first look shows any.
+/// Looks once, and a second time if the first look shows any; `None` if there is no such node.
 pub(super) fn look_for_deadlocks(
     client: &Client,
     base: &str,
-) -> Result<(Waits, Vec<Deadlock>), Failure> {
-    let look = || {
-        let waits = client.waits(base)?;
-        waits.ok_or_else(|| Failure::new(Exit::Failed, format!("{base} does not exist")))
-    };
-    let first = look()?;
+) -> Result<Option<(Waits, Vec<Deadlock>)>, Failure> {
+    let Some(first) = client.waits(base)? else { return Ok(None) };
     if first.deadlocks(None).is_empty() {
-        return Ok((first, Vec::new()));
+        return Ok(Some((first, Vec::new())));
     }
     sleep(BETWEEN_LOOKS);
-    let second = look()?;
+    let Some(second) = client.waits(base)? else { return Ok(None) };
     let found = second.deadlocks(Some(&first));
-    Ok((second, found))
+    Ok(Some((second, found)))
 }
 
 /// Says which locks and contenders the look did not see, and returns how many there are.
@@ -70,8 +68,12 @@ pub(super) fn say_what_was_left_out(waits: &Waits) -> usize {
 
 fn print_deadlock(deadlock: &Deadlock, ages: Ages) -> Result<bool, Failure> {
     let heading = match deadlock.is_certain {
-        true => "DEADLOCK, unless a guard was given to another thread:",
-        false => "SUSPECTED, as these waits may have a limit, or belong to different threads:",
+        true => {
+            "DEADLOCK, unless a guard is with another thread, or something else ends one of them:"
+        }
+        false => {
+            "SUSPECTED, as these waits may end by themselves, or be those of different threads:"
+        }
     };
     let lines = deadlock.holders.iter().map(|one| format!("  {}", holds_and_waits(one, ages)));
     for line in [heading.to_owned()].into_iter().chain(lines).chain(what_to_do(deadlock)) {
@@ -104,6 +106,9 @@ fn what_to_do(deadlock: &Deadlock) -> Vec<String> {
     let Some(last) = holders.max_by_key(|one| one.held_since().or(one.since)) else {
         return Vec::new();
     };
+    if !deadlock.is_certain {
+        return Vec::new();
+    }
     let (lock, node) = (quoted(parent(last)), quoted(node(last)));
     vec![
         format!("  to end it, ask the last of them: zklock ask {lock}"),

@@ -18,6 +18,12 @@ use crate::words;
 /// Names, in a command's environment, the nodes of what the zklocks around it hold, one a line.
 pub(super) const HELD: &str = "ZKLOCK_HELD";
 
+/// The same as the servers name them, whatever the chroot.
+const UNDER: &str = "ZKLOCK_UNDER";
+
+/// There if one of these zklocks ends its command after some time.
+const LIMITED: &str = "ZKLOCK_LIMITED";
+
 /// The guard that ends the hold when it is dropped.
 pub(super) enum Held {
     Mutex(LockGuard),
@@ -152,8 +158,12 @@ impl Held {
     }
 
     /// The variables that tell the command what it runs under.
-    pub(super) fn variables(&self, client: &Client, lock: &Lock) -> Vec<(String, String)> {
-        let mut all = vec![("ZKLOCK_LOCK".to_owned(), lock.path.clone())];
+    pub(super) fn variables(
+        &self,
+        client: &Client,
+        settings: &RunSettings,
+    ) -> Vec<(String, String)> {
+        let mut all = vec![("ZKLOCK_LOCK".to_owned(), settings.lock.path.clone())];
         let mut add = |name: &str, value: Option<String>| {
             all.extend(value.map(|value| (name.to_owned(), value)));
         };
@@ -161,9 +171,14 @@ impl Held {
         add("ZKLOCK_ZXID", self.token().map(|token| token.zxid().to_string()));
         add("ZKLOCK_NODE", self.hold().map(|hold| hold.path().to_owned()));
         add("ZKLOCK_SESSION", client.session_id().map(|id| id.to_string()));
-        let around = env::var(HELD).unwrap_or_default();
-        let held = self.nodes().into_iter().chain(around.lines()).collect::<Vec<_>>();
+        let outer = env::var(HELD).unwrap_or_default();
+        let held = self.nodes().into_iter().chain(outer.lines()).collect::<Vec<_>>();
         add(HELD, Some(held.join("\n")));
+        let (around, is_limited) = around();
+        let own = self.nodes().into_iter().map(|node| format!("{}{node}", chroot(&settings.hosts)));
+        add(UNDER, Some(own.chain(around).collect::<Vec<_>>().join("\n")));
+        let is_limited = is_limited || settings.supervision.max_run.is_some();
+        add(LIMITED, is_limited.then(|| "1".to_owned()));
         all
     }
 
@@ -181,11 +196,16 @@ impl Held {
     }
 }
 
-/// The nodes of what the zklocks around this one hold, as the servers know them.
-pub(super) fn nodes_around(hosts: &str) -> Vec<String> {
-    let chroot = hosts.find('/').map_or("", |begin| hosts[begin..].trim_end_matches('/'));
-    let held = env::var(HELD).unwrap_or_default();
-    held.lines().map(|node| format!("{chroot}{node}")).collect()
+/// What the zklocks around this one say of themselves: the nodes of what they hold, as the servers name them, and
+/// whether one of them ends its command after some time.
+pub(super) fn around() -> (Vec<String>, bool) {
+    let under = env::var(UNDER).unwrap_or_default();
+    (under.lines().map(str::to_owned).collect(), env::var_os(LIMITED).is_some())
+}
+
+/// The part of the servers' paths that clients of these hosts leave out.
+fn chroot(hosts: &str) -> &str {
+    hosts.find('/').map_or("", |begin| hosts[begin..].trim_end_matches('/'))
 }
 
 fn mutex(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedLock {

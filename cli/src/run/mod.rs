@@ -50,16 +50,18 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         None if run.exclusive => Mode::Exclusive,
         None => Mode::Mutex,
     };
+    let (under, is_limited) = held_lock::around();
     let also = run.also.iter().map(|lock| global.path(lock)).collect::<Result<_, _>>()?;
     let settings = RunSettings {
+        hosts: global.hosts.clone(),
         lock: global.path(&run.lock)?,
         subject: run.lock,
         also,
         mode,
         data: with_facts(
             &description(&run.supervision.command)?,
-            !run.patience.nonblock && run.patience.wait.is_none(),
-            &held_lock::nodes_around(&global.hosts),
+            run.patience.wait.is_none() && !is_limited,
+            &under,
             run.label.as_deref(),
         )?,
         acl: global.acl(),
@@ -77,6 +79,7 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
         None => description(&lead.supervision.command)?,
     };
     let settings = RunSettings {
+        hosts: global.hosts.clone(),
         lock: global.path(&lead.lock)?,
         subject: lead.lock,
         also: Vec::new(),

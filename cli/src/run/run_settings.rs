@@ -21,6 +21,8 @@ pub(super) enum Mode {
 pub(super) struct RunSettings {
     /// What it is about, for messages: the lock as it was named.
     pub(super) subject: String,
+    /// The servers, and the chroot.
+    pub(super) hosts: String,
     pub(super) lock: Lock,
     pub(super) also: Vec<Lock>,
     pub(super) mode: Mode,

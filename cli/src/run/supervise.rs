@@ -96,7 +96,7 @@ impl<'a> Supervisor<'a> {
             let _ = to.send(Happening::ReleaseRequested);
         });
         let timeout = client.session_timeout().unwrap_or(Duration::from_secs(10));
-        let variables = held.variables(client, &self.settings.lock);
+        let variables = held.variables(client, self.settings);
         self.watch(Some(held), variables, look_interval(timeout))
     }
 
