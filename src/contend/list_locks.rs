@@ -1,17 +1,13 @@
 //! Lists the locks below a base path, at any depth.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
-use super::wait_graph::Waits;
 use crate::error::Result;
 use crate::path;
-use crate::rt;
 use crate::session::client::Client;
-use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names};
 use crate::session::request_errors::Purpose;
 use crate::session::session::Session;
@@ -102,7 +98,7 @@ impl LockKind {
     }
 }
 
-const LIST: Purpose = Purpose::to_read("list the locks", "READ on the base path");
+pub(super) const LIST: Purpose = Purpose::to_read("list the locks", "READ on the base path");
 
 impl Client {
     /// Lists the locks at `base` and below it, at any depth, that clients hold or wait for; `None`
@@ -125,25 +121,6 @@ impl Client {
     /// wait](crate::guide#what-ends-every-wait).
     pub fn locks(&self, base: impl AsRef<str>) -> Result<Option<LockList>> {
         list_locks(self, base.as_ref(), HashMap::new())
-    }
-
-    /// Looks who holds and who waits for the locks at `base` and below it, at any depth; `None` if the
-    /// node does not exist.
-    ///
-    /// For [deadlocks](Waits::deadlocks), and pictures of who waits for whom. The look includes everything
-    /// that happened before this call, and may be out of date when it is returned; contenders that come or go
-    /// meanwhile may be in it or not.
-    ///
-    /// Takes as many requests as [`locks`](Client::locks), and one for each contender. Of more than 20,000
-    /// contenders the locks that are too many are [named](Waits::unlisted).
-    ///
-    /// # Errors
-    ///
-    /// As [`locks`](Client::locks).
-    pub fn waits(&self, base: impl AsRef<str>) -> Result<Option<Waits>> {
-        let (base, core) = (base.as_ref(), self.core());
-        path::check_absolute(base)?;
-        LIST.ask(core, base, |session| look_at_waits(session, core, base))
     }
 }
 
@@ -190,44 +167,8 @@ fn list_locks(
     })
 }
 
-/// All contenders at and below a path: see [`Client::waits`].
-pub(super) fn look_at_waits(
-    session: &Session,
-    core: &ClientCore,
-    base: &str,
-) -> Answer<Option<Waits>> {
-    let whole = |path: &str| core.whole(path);
-    let begun = rt::now();
-    let mut walk = Walk { takes_all: true, ..Walk::default() };
-    session.sync()?;
-    if !look_at_and_below(session, &mut walk, base, whole)? {
-        return Ok(None);
-    }
-    let mut contenders = Vec::new();
-    walk.locks.sort_by(|(one, _), (other, _)| one.path.cmp(&other.path));
-    let paths: Vec<String> =
-        walk.locks.iter().flat_map(|(_, all)| all).map(|one| whole(one)).collect();
-    walk.requests += paths.len();
-    let hidden = RefCell::new(Vec::new());
-    let note_hidden = |path: &str| hidden.borrow_mut().push(core.shown(path).to_owned());
-    let mut reads = session.read_each_noting(&paths, note_hidden).into_iter();
-    for (lock, nodes) in &walk.locks {
-        for (place, (node, read)) in nodes.iter().zip(&mut reads).enumerate() {
-            let Some(ticket) = Ticket::parse(path::last(node)) else { continue };
-            let seen = Contender::seen(&lock.path, &ticket, read)?;
-            contenders.extend(seen.map(|one| one.at(place, place < lock.holders)));
-        }
-    }
-    let hidden = hidden.into_inner().into_iter();
-    walk.unlisted.extend(hidden.map(|path| (path, UnlistedReason::NotAuthorized)));
-    let LockList { base, unlisted, requests, .. } = walk.finish(base);
-    let chroot = core.whole("");
-    let ended = rt::now();
-    Ok(Some(Waits { base, contenders, unlisted, requests, chroot, begun, ended }))
-}
-
 /// False if there is no such node.
-fn look_at_and_below(
+pub(super) fn look_at_and_below(
     session: &Session,
     walk: &mut Walk,
     base: &str,
@@ -285,17 +226,17 @@ fn read_firsts(
 
 /// The walk through the tree, without its requests: which nodes to look at, and what was found.
 #[derive(Default)]
-struct Walk {
+pub(super) struct Walk {
     /// The locks, and the paths of their contenders, or only of the first.
-    locks: Vec<(ListedLock, Vec<String>)>,
-    takes_all: bool,
+    pub(super) locks: Vec<(ListedLock, Vec<String>)>,
+    pub(super) takes_all: bool,
     /// How many paths of contenders there are.
     taken: usize,
-    unlisted: Vec<(String, UnlistedReason)>,
+    pub(super) unlisted: Vec<(String, UnlistedReason)>,
     /// Nodes to look at: by the number of siblings and their parent, their names. So, a node with a
     /// multitude of children keeps nobody from looking at the others.
     ahead: BTreeMap<(usize, String), Vec<String>>,
-    requests: usize,
+    pub(super) requests: usize,
 }
 
 impl Walk {
@@ -365,7 +306,7 @@ impl Walk {
         next
     }
 
-    fn finish(self, base: &str) -> LockList {
+    pub(super) fn finish(self, base: &str) -> LockList {
         let mut locks: Vec<ListedLock> = self.locks.into_iter().map(|(lock, _)| lock).collect();
         locks.sort_by(|one, other| one.path.cmp(&other.path));
         let mut unlisted = self.unlisted;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::held_by_thread::held_by_this_thread;
 use super::list_contenders::look_for_first;
-use super::list_locks::look_at_waits;
+use super::list_waits::look_at_waits;
 use super::ticket::ContenderKind;
 use super::wait_graph::{BETWEEN_LOOKS, Waits};
 use crate::event::{Event, LogAs};

@@ -1,17 +1,16 @@
 //! The lock protocol. Locks, semaphores and elections differ in their rule and in their guard only.
 //!
 //! - Decides, without IO: [`ticket`] (what a contender's node name says), [`contender_facts`] (what
-//!   its data say), [`rule`] (which contender
-//!   blocks which), [`acquisition_steps`] (from the request to the grant).
+//!   its data say), [`rule`] (which contender blocks which), [`acquisition_steps`] (from the request to
+//!   the grant), [`wait_graph`] (what waits for ever).
 //! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`proof_that_others_are_ahead`]; [`downgrade`] from
-//!   one kind to another without a gap.
+//!   one kind to another without a gap; [`long_wait`]: what is done about one.
 //! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
-//!   [`handover_among_threads_policy`].
+//!   [`handover_among_threads_policy`]; [`kept_waiting`] (what those hold that wait for it).
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], what its node
-//!   tells after a wait ([`tell_facts`]), how
-//!   programs wait for its end ([`wait_until_lost`]);
+//!   tells later ([`tell_facts`]), what a thread holds ([`held_by_thread`]), how programs wait for its end ([`wait_until_lost`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
-//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observe_holders`], [`ask_and_break`];
+//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`list_waits`], [`observe_holders`], [`ask_and_break`];
 //!   [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
@@ -30,6 +29,7 @@ pub(crate) mod interop_warning;
 mod kept_waiting;
 pub(crate) mod list_contenders;
 pub(crate) mod list_locks;
+mod list_waits;
 mod long_wait;
 mod node_shared_by_threads;
 pub(crate) mod observe_holders;

@@ -23,7 +23,7 @@ mod busy; // servers that throttle requests
 mod client; // connect strings, states, closing, credentials, ACLs
 mod connection; // scenarios 23–33 and 35, and the hazards: blips, restarts, expiry, silence
 mod costs; // requests, threads, memory and processor time
-mod deadlocks;
+mod deadlocks; // who waits for whom, and what waits for ever
 mod double_barrier; // scenarios 76–78
 mod down_or_taken; // scenarios 17 and 18: an outage is not taken for other holders
 mod election; // scenarios 73–75
