@@ -132,8 +132,9 @@
 //!
 //! - `zklock::link`, `zklock::client`, `zklock::session`: connections, outages, changes of the state,
 //!   pauses of the process, what old servers cannot do
-//! - `zklock::contend`: contenders of incompatible clients, broken locks; at level `debug`, each
-//!   lock that is waited for, acquired or released
+//! - `zklock::contend`: contenders of incompatible clients, broken locks, deadlocks; at level `info`,
+//!   waits of more than five seconds, at most one line a second; at level `debug`, each lock that is waited
+//!   for, acquired or released
 //! - `zklock::hold`: lost locks, requests to release
 //! - `zklock::election`, `zklock::group`, `zklock::queue`, `zklock::reaper`, `zklock::events`,
 //!   `zklock::testing`: errors of background work

@@ -15,7 +15,9 @@ use crate::words::{Ages, held_by, lasting, node, number, visible, who};
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
     let lock = lock_at(global, &lock)?;
-    let asked: Vec<Contender> = lock.contenders()?.into_iter().filter(|one| one.holds).collect();
+    let is_meant = |one: &Contender| options.node.as_ref().is_none_or(|node| is_at(one, node));
+    let all = lock.contenders()?.into_iter();
+    let asked: Vec<Contender> = all.filter(|one| one.holds && is_meant(one)).collect();
     let mut count = 0;
     for holder in &asked {
         count += usize::from(lock.request_release_of(holder)?);
@@ -46,7 +48,7 @@ pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failu
     let all = lock.contenders()?;
     let is_meant = |one: &&Contender| match (&options.session, &options.node) {
         (Some(id), _) => one.session.is_some_and(|session| session.to_string() == *id),
-        (None, Some(name)) => [&one.path, node(one), &number(one)].contains(&name.as_str()),
+        (None, Some(name)) => is_at(one, name),
         (None, None) => false,
     };
     let found: Vec<&Contender> = all.iter().filter(is_meant).collect();
@@ -71,6 +73,11 @@ pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failu
     };
     say(&options.lock, &format!("{} {what}", who(contender)));
     Ok(Exit::Success)
+}
+
+/// Whether that is a contender's node: its number, its name or its path.
+fn is_at(one: &Contender, name: &str) -> bool {
+    [&one.path, node(one), &number(one)].contains(&name)
 }
 
 /// Has the name of the lock typed by a person.

@@ -176,12 +176,12 @@ pub(crate) enum Action {
     Graph(Graph),
     /// Look for holders that wait for each other
     ///
-    /// Exits with 0 if there are none, 1 if there is a deadlock, 2 if one is only suspected, 3 if not all could be
-    /// read. A deadlock is what two looks show, three seconds apart, of waits without a limit
+    /// Exits with 0 if there are none, 1 if there is a deadlock, 2 if one is only suspected, 3 if none was found and
+    /// not all could be read. A deadlock is what two looks show, three seconds apart, of waits without a limit
     Deadlocks(Deadlocks),
     /// Check locks in one line, as a monitoring plugin
     ///
-    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock), 2 if a limit is exceeded or there is a
+    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, or a holder that does not tell since when), 2 if a limit is exceeded or there is a
     /// deadlock, 3 if that is not known
     Check(Check),
     /// Ask the holders of a lock to release it
@@ -309,6 +309,11 @@ pub(crate) struct WaitFor {
 pub(crate) struct Ask {
     /// Name below --base, or absolute path
     pub(crate) lock: String,
+    /// Only the holder with this node
+    ///
+    /// By its number, as `show` prints it, its name or its path
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
     /// Wait for their releases at most this long, then exit with 124
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,

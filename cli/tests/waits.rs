@@ -213,7 +213,11 @@ fn a_check_is_one_line_with_the_code_of_its_state() {
         out.starts_with("ZKLOCK CRITICAL - /locks/a is held by web1 (pid 7, job) for "),
         "{out}"
     );
-    assert!(out.contains(" has waited ") && out.ends_with("; 1 wait for /locks/a\n"), "{out}");
+    assert!(
+        out.contains(" (zklock ask /locks/a --node 0000000000); ") && out.contains(" has waited "),
+        "{out}"
+    );
+    assert!(out.ends_with("; 1 wait for /locks/a\n"), "{out}");
     assert_eq!(out.lines().count(), 1);
     held.unlock().unwrap();
     let (code, _, err) = site.zklock(&["check"]);
@@ -223,6 +227,73 @@ fn a_check_is_one_line_with_the_code_of_its_state() {
     let output = { unreachable }.output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8(output.stdout).unwrap().starts_with("ZKLOCK UNKNOWN - "));
+}
+
+#[test]
+fn a_holder_that_hangs_is_named_with_since_when_and_what_to_type() {
+    let site = Site::new();
+    let before = site.start(&["run", "hung", "--", "sleep", "1000"]);
+    site.contended_by("hung", 1);
+    // It waits for more than a second, and then hangs.
+    let _hangs = site.start(&["run", "--label", "hangs", "hung", "--", "sleep", "1000"]);
+    site.contended_by("hung", 2);
+    let lock = site.lock("hung");
+    eventually("a long wait", || {
+        let all = lock.contenders().unwrap();
+        all.iter().any(|one| !one.holds && one.age().unwrap() > Duration::from_millis(1_300))
+    });
+    drop(before);
+    eventually("a holder that has told since when it holds", || {
+        let holder = lock.holder().unwrap().expect("a holder");
+        holder.held_since() > holder.since
+    });
+    eventually("two seconds", || {
+        let held = lock.holder().unwrap().unwrap().held_since().unwrap();
+        held.elapsed().unwrap_or_default() > Duration::from_secs(2)
+    });
+    let (code, out, err) = site.zklock(&["check", "hung", "--max-held", "1s"]);
+    assert_eq!((code, err.as_str()), (2, ""), "{out}");
+    assert!(out.starts_with("ZKLOCK CRITICAL - /locks/hung is held by "), "{out}");
+    assert!(
+        out.contains(", sleep, \"hangs\") for ")
+            && out.ends_with(" (zklock ask /locks/hung --node 0000000001)\n"),
+        "{out}"
+    );
+    // And that ends it.
+    assert_eq!(site.zklock(&["ask", "/locks/hung", "--node", "0000000001", "-w", "15s"]).0, 0);
+    assert_eq!(site.zklock(&["check", "hung", "--max-held", "1s"]).0, 0);
+}
+
+#[test]
+fn a_crowd_and_a_holder_that_tells_nothing_are_named() {
+    let site = Site::new();
+    let foreign = site.lock("cur").data("10.1.2.3");
+    let _held = foreign.lock().unwrap();
+    let others: Vec<Client> = (0..30).map(|_| site.server.client().unwrap()).collect();
+    let waiters: Vec<_> = others
+        .iter()
+        .map(|zk| {
+            let lock = DistributedLock::new(zk, "/locks", "cur");
+            std::thread::spawn(move || lock.lock().map(drop).map_err(|error| error.kind()))
+        })
+        .collect();
+    site.contended_by("cur", 31);
+    let (code, out, _) = site.zklock(&["check", "cur", "--max-waiters", "29", "--max-held", "1ms"]);
+    assert_eq!(code, 2, "{out}");
+    assert!(out.contains("/locks/cur is held or was waited for by 10.1.2.3 for "), "{out}");
+    assert!(
+        out.contains(" (zklock show /locks/cur)") && out.contains("30 wait for /locks/cur"),
+        "{out}"
+    );
+    let (_, out, _) = site.zklock(&["graph"]);
+    assert!(
+        out.contains("  held by 10.1.2.3, queued ") && out.ends_with("    <- and 20 more\n"),
+        "{out}"
+    );
+    others.iter().for_each(Client::close);
+    for waiter in waiters {
+        assert_eq!(waiter.join().unwrap(), Err(zklock::ErrorKind::Closed));
+    }
 }
 
 #[test]

@@ -104,6 +104,8 @@ struct Attempt<'a> {
     made_with: Option<Vec<u8>>,
     /// Whether another call has made it.
     taken_over: bool,
+    /// Whether the node tells of other waits than this one.
+    tells_of_others: bool,
     long_wait: LongWait,
 }
 
@@ -189,13 +191,14 @@ pub(crate) fn pursue(
         queued_at: None,
         made_with: None,
         taken_over: false,
+        tells_of_others: false,
         long_wait: LongWait::default(),
     };
     let (mut acquisition, begin) = match paused {
         Some(paused) => {
             let PausedAcquisition { session, mut acquisition, queued_at, data } = *paused;
             (attempt.queued_at, attempt.made_with) = (queued_at, Some(data));
-            attempt.taken_over = true;
+            (attempt.taken_over, attempt.tells_of_others) = (true, true);
             acquisition.go_on(patient);
             attempt.call.use_session(session);
             (acquisition, Some(Input::Woken))
@@ -540,7 +543,7 @@ impl Attempt<'_> {
         if !tells_facts {
             return None;
         }
-        with_wait(data, self.call.limit().may_end(), &held_by_this_thread(self.call.core()))
+        with_wait(data, self.call.limit().may_end(), &held_by_this_thread())
     }
 
     /// Has the own node tell again what is held as long as it is there: threads may wait behind this one, and the node
@@ -551,9 +554,11 @@ impl Attempt<'_> {
         else {
             return;
         };
-        if !tells_facts || (kept.nodes().is_empty() && !self.taken_over) {
+        let are_there = !kept.nodes().is_empty();
+        if !tells_facts || !are_there && !self.tells_of_others {
             return;
         }
+        self.tells_of_others = are_there;
         let facts = self.data_of_a_wait();
         let Some(told) = with_facts_of(self.data(), facts.as_deref().unwrap_or(data)) else {
             return;
@@ -572,8 +577,8 @@ impl Attempt<'_> {
     fn report_waiting(&mut self, acquisition: &Acquisition) {
         if !std::mem::replace(&mut self.waits, true) {
             let Contention { node, form, .. } = self.contention;
-            let is_shared = self.others.kept_waiting.is_some();
-            self.long_wait = LongWait::begin(self.call, node, form.kind, is_shared);
+            let is_retold = self.contention.tells_facts && self.others.kept_waiting.is_some();
+            self.long_wait = LongWait::begin(self.call, node, form.kind, is_retold);
             self.call.core().report(|| {
                 let lock = self.contention.node.clone();
                 let (ahead, first) = acquisition.ahead();

@@ -247,7 +247,7 @@ impl Sharer {
         let mut told = None;
         let offered = self.wait_while_telling(queued, client, call, long_wait, &mut told);
         if told.take().is_some() {
-            self.tell_who_waits(client);
+            self.tell_who_waits(client, true);
         }
         offered
     }
@@ -268,16 +268,12 @@ impl Sharer {
             if core.is_closed() && !call.is_cancelled() {
                 return Err(ended(End::Closed).on(&self.key.node));
             }
-            if call.alarm_rings() {
-                let is_long = long_wait.go_on(call, &self.key.node);
+            if call.alarm_rings() && long_wait.go_on(call, &self.key.node) {
+                let is_new = told.is_none();
+                // Anew each time, as a guard may have been given away meanwhile.
                 let kept = self.node.others.kept_waiting.as_ref();
-                if let Some(kept) = kept.filter(|_| is_long && !call.limit().may_end()) {
-                    let held = held_by_this_thread(client.core());
-                    if !held.is_empty() {
-                        told.get_or_insert_with(|| kept.note(held));
-                        self.tell_who_waits(client);
-                    }
-                }
+                *told = kept.map(|kept| kept.note(held_by_this_thread()));
+                self.tell_who_waits(client, is_new);
             }
             match call.wait_if(client.state() == SessionState::Connected) {
                 Ok(()) => {}
@@ -290,10 +286,10 @@ impl Sharer {
 
     /// Has the held node tell what threads hold that wait here. While none holds it, the thread that contends does
     /// that on its own node.
-    fn tell_who_waits(&self, client: &Client) {
+    fn tell_who_waits(&self, client: &Client, is_new: bool) {
         let holder = self.node.state.lock().holder();
         if let (Some(held), Some(kept)) = (holder, &self.node.others.kept_waiting) {
-            tell_kept_waiting(client.core(), &held, kept);
+            tell_kept_waiting(client.core(), &held, kept, is_new);
         }
     }
 

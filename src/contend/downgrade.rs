@@ -53,10 +53,10 @@ impl Hold {
         }
         // If a later step fails, dropping this deletes the new node.
         let mut next = self.beside(&lock_node, &name, Some(data.to_vec()));
+        next.note_taken();
         // The first node must still be there: then no contender can have come between the two.
         self.ensure_held_within(wait)?;
         next.report_as_one_with(&mut self);
-        next.note_taken();
         // If that is not confirmed in time, the background goes on; the reader's place is certain.
         self.release_within(wait)?;
         Ok(next)

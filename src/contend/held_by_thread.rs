@@ -1,5 +1,6 @@
 //! What each thread holds, as far as it has taken it itself. A guard that was given to another thread still counts
-//! as the first one's until it is dropped there; from then on, no hold of that lock counts.
+//! as the first one's. Once one was dropped by another thread, what is held of that lock by that client counts no
+//! more.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -36,6 +37,8 @@ struct Entry {
     thread: ThreadId,
     watchdog: Weak<Watchdog>,
     turn: u32,
+    /// Those of its client.
+    given: Arc<GivenAway>,
 }
 
 /// The lock nodes, as the server knows them, of guards that were dropped on other threads than those that had
@@ -44,6 +47,10 @@ struct Entry {
 pub(super) struct GivenAway(Mutex<HashSet<String>>);
 
 impl GivenAway {
+    fn has(&self, node: &str) -> bool {
+        self.0.lock().contains(path::parent(node))
+    }
+
     /// A guard of this node was dropped on another thread.
     pub(super) fn note(&self, node: &str) {
         let mut locks = self.0.lock();
@@ -56,15 +63,17 @@ impl GivenAway {
 impl Entry {
     /// The watchdog, while this turn of its node lasts.
     fn live(&self) -> Option<Arc<Watchdog>> {
-        let watchdog = self.watchdog.upgrade()?;
-        (self.process == std::process::id() && watchdog.is_held_in(self.turn)).then_some(watchdog)
+        if self.process != std::process::id() {
+            return None;
+        }
+        self.watchdog.upgrade().filter(|watchdog| watchdog.is_held_in(self.turn))
     }
 }
 
 /// This thread has taken what this watchdog watches, in this turn.
-pub(super) fn note_taken(watchdog: &Arc<Watchdog>, turn: u32) {
-    let (process, thread) = (std::process::id(), rt::thread_id());
-    let entry = Entry { process, thread, watchdog: Arc::downgrade(watchdog), turn };
+pub(super) fn note_taken(core: &ClientCore, watchdog: &Arc<Watchdog>, turn: u32) {
+    let (process, thread, given) = (std::process::id(), rt::thread_id(), core.extension());
+    let entry = Entry { process, thread, watchdog: Arc::downgrade(watchdog), turn, given };
     with_entries(|entries, most| {
         entries.push(entry);
         if entries.len() > FEW.max(*most) {
@@ -75,19 +84,28 @@ pub(super) fn note_taken(watchdog: &Arc<Watchdog>, turn: u32) {
 }
 
 /// The nodes that this thread has taken and holds, as the server knows them: the latest first, and not too many.
-pub(super) fn held_by_this_thread(core: &ClientCore) -> Vec<String> {
+pub(super) fn held_by_this_thread() -> Vec<String> {
+    held(|_| true)
+}
+
+/// The node by which this thread holds this lock of this client.
+pub(super) fn own_hold_of(core: &ClientCore, lock: &str) -> Option<String> {
+    let given: Arc<GivenAway> = core.extension();
+    let held = held(|entry| Arc::ptr_eq(&entry.given, &given));
+    held.into_iter().find(|node| path::parent(node) == lock)
+}
+
+fn held(is_meant: impl Fn(&Entry) -> bool) -> Vec<String> {
     let own = rt::thread_id();
-    let mut held: Vec<String> = Vec::new();
+    let mut held = Vec::new();
     with_entries(|entries, _| {
-        let own = entries.iter().rev().filter(|entry| entry.thread == own);
-        let nodes = own.filter_map(Entry::live).map(|watchdog| watchdog.node.clone());
+        let own = entries.iter().rev().filter(|entry| entry.thread == own && is_meant(entry));
+        let nodes = own.filter_map(|entry| {
+            let watchdog = entry.live()?;
+            (!entry.given.has(&watchdog.node)).then(|| watchdog.node.clone())
+        });
         held.extend(nodes.take(MOST_NAMED));
     });
-    if !held.is_empty() {
-        let given: Arc<GivenAway> = core.extension();
-        let given = given.0.lock();
-        held.retain(|node| !given.contains(path::parent(node)));
-    }
     held
 }
 

@@ -4,11 +4,11 @@
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::acquisition_steps::others;
 use super::ask_and_break::is_request;
-use super::contender_facts::{differ_in_facts_only, with_held_for, with_kept_waiting};
+use super::contender_facts::{differ_in_facts_only, facts, with_held_for, with_kept_waiting};
 use super::kept_waiting::KeptWaiting;
 use crate::event::{Event, LogAs};
 use crate::logging;
@@ -101,8 +101,11 @@ pub(super) struct WatchdogState {
     held_since: Option<Moment>,
     /// Who waits for the node in this process, if it is to tell that.
     kept_waiting: Option<Arc<KeptWaiting>>,
-    /// Whether it is to be written soon, whatever it tells then.
+    /// Whether it is to be written soon, whatever it tells then, and when that was done last.
     is_to_be_written: bool,
+    written: Option<Instant>,
+    /// Whether the server has refused to have it read or written: that is not tried again.
+    is_refused: bool,
     /// The server has refused to set the last watch on the node.
     unwatched: bool,
     /// That was logged.
@@ -139,6 +142,9 @@ impl OneAtATime {
         mem::take(&mut self.again)
     }
 }
+
+/// Each of the threads that wait for a node in its process has it tell that, and it does so no more often.
+const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 
 /// How many parts a wait for callbacks has. A process that is stopped meanwhile loses only one of
 /// them, so its callbacks still have time when it goes on.
@@ -532,16 +538,22 @@ impl Watchdog {
     }
 
     /// From here on, whatever is written to the node tells since when the lock is held, or who waits for it here.
-    /// False if it is to be written soon anyway.
+    /// False if it is to be written soon anyway; or was just now, and tells the same again.
     pub(super) fn note_facts(
         &self,
         held_since: Option<Moment>,
         kept_waiting: Option<&Arc<KeptWaiting>>,
+        is_new: bool,
     ) -> bool {
         let mut state = self.state.lock();
         state.held_since = held_since.or(state.held_since);
         if let Some(kept) = kept_waiting {
             state.kept_waiting = Some(Arc::clone(kept));
+        }
+        let can_tell = self.data.as_deref().is_some_and(|data| facts(data).is_some());
+        let is_fresh = |at: Instant| rt::now().saturating_duration_since(at) < BETWEEN_WRITES;
+        if !can_tell || state.is_refused || !is_new && state.written.is_some_and(is_fresh) {
+            return false;
         }
         !mem::replace(&mut state.is_to_be_written, true)
     }
@@ -560,7 +572,17 @@ impl Watchdog {
 
     /// Has the node tell what it is to tell now. What another client has written meanwhile stays.
     pub(super) fn tell_facts(&self) -> Answer<()> {
-        self.state.lock().is_to_be_written = false;
+        let told = self.write_facts();
+        if matches!(told, Err(Fault::NoAuth)) {
+            self.state.lock().is_refused = true;
+        }
+        told
+    }
+
+    fn write_facts(&self) -> Answer<()> {
+        let mut state = self.state.lock();
+        (state.is_to_be_written, state.written) = (false, Some(rt::now()));
+        drop(state);
         let Some(session) = self.session.upgrade() else { return Ok(()) };
         let read = session.read(&self.node, false)?;
         let own = self.data.as_deref().unwrap_or_default();

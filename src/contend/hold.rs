@@ -550,7 +550,7 @@ impl Hold {
     /// Notes that this thread has it.
     pub(super) fn note_taken(&mut self) {
         self.taken_by = Some(rt::thread_id());
-        note_taken(&self.held_node.watchdog, self.turn);
+        note_taken(&self.held_node.core, &self.held_node.watchdog, self.turn);
     }
 
     /// Reports the release as one of both, which hold on after each other.

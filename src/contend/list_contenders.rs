@@ -33,8 +33,8 @@ pub struct Contender {
     pub weight: u32,
     /// How many permits its semaphore has, as its node's name says; 1 for other locks.
     pub permits: u32,
-    /// The data of its node: by default host, process, program and thread, and a second line for
-    /// [`held_since`](Contender::held_since).
+    /// The data of its node: by default host, process, program and thread, and a second line of facts for
+    /// [`held_since`](Contender::held_since) and [`Client::waits`](crate::Client::waits).
     ///
     /// Empty if an ACL hides it, and until a holder that was asked to release has written it back.
     pub data: Vec<u8>,

@@ -22,8 +22,8 @@ impl Client {
     /// that happened before this call, and may be out of date when it is returned; contenders that come or go
     /// meanwhile may be in it or not.
     ///
-    /// Takes as many requests as [`locks`](Client::locks), and one for each contender. Of more than 20,000
-    /// contenders the locks that are too many are [named](Waits::unlisted).
+    /// Takes one request for each node that is no contender, and one for each contender. Of more than
+    /// 20,000 contenders, the locks that are too many are [named](Waits::unlisted).
     ///
     /// # Errors
     ///

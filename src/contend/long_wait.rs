@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::held_by_thread::held_by_this_thread;
+use super::held_by_thread::{held_by_this_thread, own_hold_of};
 use super::list_contenders::look_for_first;
 use super::list_waits::look_at_waits;
 use super::ticket::ContenderKind;
@@ -34,8 +34,8 @@ pub(super) struct LongWait {
     begun: Option<Instant>,
     /// Whether it waits behind another thread of its process.
     is_here: bool,
-    /// Whether threads of the process share the place in the queue, so that who waits has to be told again.
-    is_shared: bool,
+    /// Whether it may have to be told again and again who waits.
+    is_retold: bool,
     is_told: bool,
     has_looked: bool,
 }
@@ -43,7 +43,8 @@ pub(super) struct LongWait {
 impl LongWait {
     /// The call begins to wait for this lock behind another thread.
     pub(super) fn begin_here(call: &mut Call, lock: &str) -> LongWait {
-        let wait = LongWait { is_here: true, is_shared: true, ..LongWait::default() };
+        let is_retold = !call.limit().may_end() && !held_by_this_thread().is_empty();
+        let wait = LongWait { is_here: true, is_retold, ..LongWait::default() };
         wait.begin_for(call, lock, ContenderKind::Mutex)
     }
 
@@ -52,9 +53,9 @@ impl LongWait {
         call: &mut Call,
         lock: &str,
         kind: ContenderKind,
-        is_shared: bool,
+        is_retold: bool,
     ) -> LongWait {
-        LongWait { is_shared, ..LongWait::default() }.begin_for(call, lock, kind)
+        LongWait { is_retold, ..LongWait::default() }.begin_for(call, lock, kind)
     }
 
     fn begin_for(mut self, call: &mut Call, lock: &str, kind: ContenderKind) -> LongWait {
@@ -67,7 +68,7 @@ impl LongWait {
         self
     }
 
-    /// Does what is due, and returns whether the wait is long.
+    /// Does what is due, and returns whether it is to be told who waits.
     pub(super) fn go_on(&mut self, call: &mut Call, lock: &str) -> bool {
         let now = rt::now();
         let waited = self.begun.map(|begun| now.saturating_duration_since(begun));
@@ -80,7 +81,7 @@ impl LongWait {
             look_for_deadlock(call.core(), lock);
         }
         call.set_alarm(self.next(call, now));
-        self.is_told
+        self.is_retold && self.is_told
     }
 
     /// When the next step is due.
@@ -89,7 +90,7 @@ impl LongWait {
         let told = (!self.is_told).then_some(LONG);
         let looked = self.looks_after(call).filter(|_| !self.has_looked);
         let once = told.into_iter().chain(looked).filter_map(|after| begun.checked_add(after));
-        let again = now.checked_add(TOLD_AGAIN).filter(|_| self.is_shared && self.is_told);
+        let again = now.checked_add(TOLD_AGAIN).filter(|_| self.is_retold && self.is_told);
         once.chain(again).min()
     }
 
@@ -102,16 +103,14 @@ impl LongWait {
 }
 
 fn warn_of_own_hold(core: &ClientCore, lock: &str) {
-    let whole = core.whole(lock);
-    let held = held_by_this_thread(core);
-    if let Some(own) = held.iter().find(|node| path::parent(node) == whole) {
+    if let Some(own) = own_hold_of(core, &core.whole(lock)) {
         let thread = std::thread::current();
         logging::warning!(
             target: TARGET,
             "thread {:?} waits without a limit for {lock:?}, which it has locked itself (node {:?}): unless that \
              guard was given to another thread, it waits for ever",
             thread.name().unwrap_or("unnamed"),
-            core.shown(own)
+            core.shown(&own)
         );
     }
 }
@@ -166,57 +165,59 @@ fn tell_of_holder(call: &Call, lock: &str, waited: Duration, is_here: bool) {
     });
 }
 
-/// The locks of a client whose waiters want to know of a deadlock, since the last look began.
+/// The locks of a client whose waiters want to know of a deadlock and were not looked at yet, and the session in
+/// which a look is due.
 #[derive(Default)]
-struct Wanted(Mutex<Vec<String>>);
+struct Wanted(Mutex<(Vec<String>, Option<i64>)>);
 
-/// Has all that wait for a lock and want to know of a deadlock looked for together.
+/// Has all that wait for a lock and want to know of a deadlock looked at together.
 fn look_for_deadlock(core: &Arc<ClientCore>, lock: &str) {
+    let Some(session) = core.live_session() else { return };
     let wanted: Arc<Wanted> = core.extension();
-    let mut locks = wanted.0.lock();
-    if !locks.iter().any(|other| other == lock) {
-        locks.push(lock.to_owned());
+    let mut state = wanted.0.lock();
+    if !state.0.iter().any(|other| other == lock) {
+        state.0.push(lock.to_owned());
     }
-    let is_first = locks.len() == 1;
-    drop(locks);
-    if is_first {
-        let pause = if LastTime::allows(core, Seldom::Look) {
-            Duration::ZERO
-        } else {
-            BETWEEN_PAIRS_OF_LOOKS
-        };
+    let is_due = state.1.replace(session.id()) == Some(session.id());
+    drop(state);
+    if !is_due {
+        let is_time = LastTime::allows(core, Seldom::Look);
+        let pause = if is_time { Duration::ZERO } else { BETWEEN_PAIRS_OF_LOOKS };
         look_later(core, pause, None);
     }
 }
 
+/// Locks, and what a look at their bases showed.
+type Looked = (Vec<String>, Vec<Waits>);
+
 /// Looks, and again a while after the first look: what both show is told.
-fn look_later(core: &Arc<ClientCore>, pause: Duration, earlier: Option<Vec<(String, Waits)>>) {
+fn look_later(core: &Arc<ClientCore>, pause: Duration, first: Option<Looked>) {
     let Some(due) = rt::now().checked_add(pause) else { return };
     let client: Weak<ClientCore> = Arc::downgrade(core);
-    let mut earlier = Some(earlier);
     in_background(core, due, move |session| {
         let Some(core) = client.upgrade() else { return };
-        let wanted: Arc<Wanted> = core.extension();
-        let first = earlier.take().flatten();
-        let mut bases: Vec<String> = match &first {
-            Some(looks) => looks.iter().map(|(base, _)| base.clone()).collect(),
-            None => wanted.0.lock().iter().map(|lock| path::parent(lock).to_owned()).collect(),
+        let locks = match &first {
+            Some((locks, _)) => locks.clone(),
+            None => {
+                let wanted: Arc<Wanted> = core.extension();
+                std::mem::take(&mut *wanted.0.lock()).0
+            }
         };
-        bases.sort();
+        let mut bases: Vec<&str> = locks.iter().map(|lock| path::parent(lock)).collect();
+        bases.sort_unstable();
         bases.dedup();
-        let look = |base: &String| {
-            let waits = look_at_waits(session, &core, base).ok()??;
-            Some((base.clone(), waits))
+        let look = |base: &&str| look_at_waits(session, &core, base).ok().flatten();
+        let looks: Vec<Waits> = bases.iter().filter_map(look).collect();
+        let Some((_, earlier)) = &first else {
+            return look_later(&core, BETWEEN_LOOKS, Some((locks, looks)));
         };
-        let looks: Vec<(String, Waits)> = bases.iter().filter_map(look).collect();
-        let Some(first) = first else { return look_later(&core, BETWEEN_LOOKS, Some(looks)) };
-        let locks = std::mem::take(&mut *wanted.0.lock());
-        for (base, later) in &looks {
-            let earlier = first.iter().find(|(other, _)| other == base).map(|(_, waits)| waits);
+        for later in &looks {
+            let earlier = earlier.iter().find(|one| one.base == later.base);
             for deadlock in later.deadlocks(earlier).iter().filter(|one| one.is_certain) {
-                let waits_for =
-                    |lock: &&String| deadlock.holders.iter().any(|one| one.waits_for == **lock);
-                for lock in locks.iter().filter(waits_for) {
+                let has_part = |lock: &&String| {
+                    deadlock.holders.iter().any(|holder| holder.waits_for == **lock)
+                };
+                for lock in locks.iter().filter(has_part) {
                     let (lock, deadlock) = (lock.clone(), deadlock.to_string());
                     core.reports().report(LogAs::DEADLOCK, || Event::Deadlock { lock, deadlock });
                 }

@@ -45,15 +45,20 @@ struct Queues(Mutex<Queue>);
 
 /// Has a node that was just granted tell since when it is held, in a second, if it is held until then.
 pub(super) fn tell_held_since(core: &ClientCore, session: &Arc<Session>, watchdog: &Arc<Watchdog>) {
-    if watchdog.note_facts(Some(Moment::now()), None) {
+    if watchdog.note_facts(Some(Moment::now()), None, true) {
         tell(core, session, watchdog, UNTIL_TOLD);
     }
 }
 
-/// Has the node of a holder tell soon who waits for it in this process.
-pub(super) fn tell_kept_waiting(core: &ClientCore, held: &HeldNode, kept: &Arc<KeptWaiting>) {
+/// Has the node of a holder tell soon who waits for it in this process, be that new or what it told before.
+pub(super) fn tell_kept_waiting(
+    core: &ClientCore,
+    held: &HeldNode,
+    kept: &Arc<KeptWaiting>,
+    is_new: bool,
+) {
     let HeldNode { session, watchdog, .. } = held;
-    if watchdog.note_facts(None, Some(kept)) {
+    if watchdog.note_facts(None, Some(kept), is_new) {
         tell(core, session, watchdog, Duration::ZERO);
     }
 }
@@ -66,18 +71,23 @@ pub(super) fn tell_own_wait(
     kept: Arc<KeptWaiting>,
 ) {
     let Some(session) = core.live_session() else { return };
-    let owner = Arc::downgrade(&session);
+    let (owner, mut tries_left) = (Arc::downgrade(&session), TRIES);
     core.reaper().later(&session, rt::now(), move || {
         let session = owner.upgrade()?;
-        let (data, stat) = session.read(&node, false).ok()??;
         let nodes = kept.nodes();
-        let new = with_kept_waiting(&told, &nodes)?;
-        let new = if nodes.is_empty() { told.clone() } else { new };
-        // What asks for the release stays; and what is told again shows by its time that it is still so.
-        if differ_in_facts_only(&told, &data) && (data != new || !nodes.is_empty()) {
-            let _ = session.write_version(&node, &new, Some(stat.version));
-        }
-        None
+        let new = if nodes.is_empty() { told.clone() } else { with_kept_waiting(&told, &nodes)? };
+        let wrote = session.read(&node, false).and_then(|found| match found {
+            // What asks for the release stays. What is told again shows by its time that it is still so.
+            Some((data, stat))
+                if differ_in_facts_only(&told, &data) && (data != new || !nodes.is_empty()) =>
+            {
+                session.write_version(&node, &new, Some(stat.version)).map(drop)
+            }
+            _ => Ok(()),
+        });
+        tries_left -= 1;
+        let again = wrote == Err(Fault::ConnectionLoss) && tries_left > 0;
+        if again { rt::now().checked_add(PAUSE) } else { None }
     });
 }
 

@@ -75,7 +75,7 @@ impl Waits {
     /// Returns the deadlocks that this look shows, each as one of its cycles. Who waits behind it is not in it.
     ///
     /// One is certain if an `earlier` look, which ended at least three seconds before this one began, showed the same
-    /// waits, all of them told by the waiters, and none with a limit or a [`Cancel`](crate::Cancel). What is left to
+    /// waits, all of them told by contenders of this library (those within a process again since then), and none with a limit or a [`Cancel`](crate::Cancel). What is left to
     /// doubt: a guard may have been given to another thread, and a command may be ended from outside. Other cycles
     /// are only suspected: a thread that waits for itself; waits that may end by themselves; contenders that tell
     /// nothing and have one session, such as Curator's. Without an earlier look, all are; with one, only those of

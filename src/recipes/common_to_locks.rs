@@ -39,9 +39,10 @@ use crate::session::wait_limit::Wait;
 /// # Settings
 ///
 /// - The data of a contender's node tell people whose it is. Default: host, process id, program,
-///   and the thread that created the node, as text; if threads share a node, another may hold the
-///   lock. `b""` for none. Keep them to UTF-8 and below 1 MiB. `__REVOKE__` and `unlock` are
-///   refused: they ask a holder to release.
+///   and the thread that created the node, as text (if threads share a node, another may hold the
+///   lock); and, on a second line, facts such as the nodes that a waiter's thread holds. `b""` for
+///   no data. Keep data to UTF-8 and below 1 MiB. `__REVOKE__` and `unlock` are refused: they ask a
+///   holder to release.
 /// - The ACL is that of every node that is created, also of missing parents. Deleting a contender
 ///   requires DELETE on the lock node: an ACL on contenders alone would protect nothing.
 /// - The naming must be the same for all clients of a lock path.

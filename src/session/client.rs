@@ -420,10 +420,11 @@ impl ClientBuilder {
 
     /// Has calls that have waited without a limit for this long look whether they wait for ever.
     ///
-    /// Such a call looks twice, three seconds apart and once in its life, at all [waits](Client::waits) below the
-    /// base path of its lock, on a background thread. If both looks show the same certain
-    /// [deadlock](crate::Waits::deadlocks) with a part in that lock, that is a warning in the log and an
-    /// [`Event::Deadlock`]; the call goes on waiting. At least a second. Default: no look.
+    /// Such a call has all [waits](Client::waits) below the base path of its lock looked at, once and in the
+    /// background, and again three seconds later. If both looks show a certain
+    /// [deadlock](crate::Waits::deadlocks) in which a holder waits for that lock, that is a warning in the log and an
+    /// [`Event::Deadlock`]; the call goes on waiting. Locks below other bases are not seen, and a client looks every
+    /// ten seconds at most. At least a second. Default: no look.
     pub fn warn_of_deadlock_after(mut self, wait: Duration) -> ClientBuilder {
         self.deadlock_warning = Some(wait);
         self

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use log::LevelFilter;
 use zklock::{
-    Client, Deadlock, DistributedRwLock, DistributedSemaphore, ErrorKind, Event, Result, Waits,
+    Cancel, Client, Deadlock, DistributedRwLock, DistributedSemaphore, ErrorKind, Event, LockGuard,
+    Result, Waits,
 };
 
 use crate::support::logs::logs;
 use crate::support::site::Site;
-use crate::support::{eventually, mutex, skip_without_server, strict, waiting};
+use crate::support::{Raise, eventually, mutex, setting, skip_without_server, strict, waiting};
 
 /// By when a deadlock has to be found.
 const FOUND: Duration = Duration::from_secs(15);
@@ -156,29 +157,39 @@ fn through_a_semaphore_and_a_read_write_lock() {
     end(site, clients, threads);
 }
 
+/// Why a wait in a circle may end by itself, or is not known to belong to it.
+#[derive(Clone, Copy, PartialEq)]
+enum Doubt {
+    Limited,
+    Cancellable,
+    Silent,
+}
+
 #[test]
 fn waits_with_a_limit_and_holders_that_tell_nothing_are_only_suspected() {
     skip_without_server!();
-    for is_silent in [false, true] {
+    for doubt in [Doubt::Limited, Doubt::Cancellable, Doubt::Silent] {
         let site = Site::own("deadlocks-suspected");
         let (zk, all_hold) = (site.client(), Arc::new(Barrier::new(2)));
         let clients = vec![site.quiet_client(), site.quiet_client()];
-        let lock = |client: &Client, name: &str| {
-            let lock = strict(client, &site.base, name);
-            if is_silent { lock.data("one of Curator's") } else { lock }
+        let lock = |client: &Client, name: &str| match doubt {
+            Doubt::Silent => strict(client, &site.base, name).data("one of Curator's"),
+            Doubt::Limited | Doubt::Cancellable => strict(client, &site.base, name),
         };
         let (a, b) = (lock(&clients[0], "a"), lock(&clients[0], "b"));
         let (theirs, ours) =
             (strict(&clients[1], &site.base, "b"), strict(&clients[1], &site.base, "a"));
-        let limit = (!is_silent).then_some(Duration::from_secs(600));
-        let then = move || match limit {
-            Some(limit) => b.try_lock_for(limit).map(drop),
-            None => b.lock().map(drop),
+        let cancel = Cancel::new();
+        let then = move || match doubt {
+            Doubt::Limited => b.try_lock_for(Duration::from_secs(600)).map(drop),
+            Doubt::Cancellable => b.lock_within(&cancel).map(drop),
+            Doubt::Silent => b.lock().map(drop),
         };
         let threads = vec![
             takes_two(&all_hold, move || a.lock(), then),
             takes_two(&all_hold, move || theirs.lock(), move || ours.lock()),
         ];
+        // Looks that would make it certain, if it could be.
         let found = deadlocks(&site, &zk);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(!found[0].is_certain && circle(&found[0]) == "a b", "{}", found[0]);
@@ -373,6 +384,95 @@ fn behind_a_thread_that_contends_for_all() {
     assert!(found[0].is_certain && circle(&found[0]) == "y z", "{}", found[0]);
     zk.close();
     end(site, clients, vec![theirs, leads, ours]);
+}
+
+/// Threads of two clients that lock in any order with limits, in one order without, keep what they have, and give
+/// guards to each other. ZKLOCK_STORM_SECONDS=3600 is an hour of it.
+#[test]
+fn nothing_that_ends_is_taken_for_a_deadlock() {
+    skip_without_server!();
+    let site = Site::own("deadlocks-storm");
+    let length = Duration::from_secs(setting("ZKLOCK_STORM_SECONDS", 12));
+    let (zk, over) = (site.client(), AtomicBool::new(false));
+    let clients = [site.quiet_client(), site.quiet_client()];
+    // Guards of the first two locks are kept by the threads that take them.
+    let lock = |client: &Client, place: usize| match place % 2 {
+        0 => mutex(client, &site.base, format!("l{place}")),
+        _ => strict(client, &site.base, format!("l{place}")),
+    };
+    let (give, given) = mpsc::channel::<(LockGuard, Duration)>();
+    let given = Mutex::new(given);
+    let certain: Vec<Deadlock> = thread::scope(|scope| {
+        let _ends = Raise(&over);
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let got = given.lock().unwrap().recv();
+                    let Ok((guard, time)) = got else { return };
+                    thread::park_timeout(time);
+                    drop(guard);
+                }
+            });
+        }
+        for number in 0..8_u64 {
+            let (client, give, over) = (&clients[number as usize % 2], give.clone(), &over);
+            scope.spawn(move || {
+                let mut random = Random(number + 1);
+                // Once a guard of theirs was dropped by another thread, holds of these locks are not counted.
+                for place in [2, 3] {
+                    let guard = lock(client, place).lock().unwrap();
+                    give.send((guard, Duration::ZERO)).unwrap();
+                }
+                while !over.load(Ordering::SeqCst) {
+                    let (first, then) = (random.below(4), random.below(4));
+                    let limit = Duration::from_millis(random.below(400) as u64);
+                    let Some(held) = lock(client, first).try_lock_for(limit).unwrap_or(None) else {
+                        continue;
+                    };
+                    if first > 1 {
+                        // It goes on as one that holds nothing, and may wait for what is before that.
+                        give.send((held, Duration::from_millis(random.below(5_000) as u64)))
+                            .unwrap();
+                        drop(lock(client, random.below(2)).lock().unwrap());
+                    } else if then > first {
+                        drop(lock(client, then).lock().unwrap());
+                    } else {
+                        let limit = Duration::from_millis(random.below(4_000) as u64);
+                        let _ = lock(client, then).try_lock_for(limit);
+                    }
+                }
+            });
+        }
+        drop(give);
+        let begun = Instant::now();
+        let mut certain = Vec::new();
+        let mut earlier: Option<Waits> = None;
+        while begun.elapsed() < length {
+            let looked = Instant::now();
+            eventually(FOUND, "a while", || looked.elapsed() > BETWEEN_LOOKS);
+            let later = zk.waits(&site.base).unwrap();
+            let found = later.iter().flat_map(|later| later.deadlocks(earlier.as_ref()));
+            certain.extend(found.filter(|one| one.is_certain));
+            earlier = later;
+        }
+        over.store(true, Ordering::SeqCst);
+        certain
+    });
+    assert!(certain.is_empty(), "{}", certain[0]);
+    drop(zk);
+    site.finish(clients);
+}
+
+/// Numbers that look random, the same ones in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::shown::lock_on;
 use crate::exit::{Exit, Failure};
 use crate::options::{Check, Global};
 use crate::output::{print, print_json};
-use crate::words::{Ages, lasting, who};
+use crate::words::{Ages, lasting, number, parent, quoted, who};
 
 /// In the order of how bad it is, but for what is not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,12 +104,22 @@ fn in_contenders<'a>(options: &Check, lock: &str, all: &'a [Contender], found: &
     };
     let held = longest(&holders, Contender::held_since);
     let silent = longest(&holders, |one| one.since.filter(|_| one.held_since().is_none()));
+    fn ask(one: &Contender) -> String {
+        format!("ask {} --node {}", quoted(parent(one)), number(one))
+    }
+    fn show(one: &Contender) -> String {
+        format!("show {}", quoted(parent(one)))
+    }
     // Who tells nothing may have waited for most of that time.
-    let known = held.map(|(one, age)| (State::Critical, "is held", one, age));
-    let unknown = silent.map(|(one, age)| (State::Warning, "is held or was waited for", one, age));
-    for (state, what, one, age) in known.into_iter().chain(unknown) {
+    let known = held.map(|(one, age)| (State::Critical, "is held", ask as fn(&_) -> _, one, age));
+    let unknown = silent.map(|(one, age)| {
+        (State::Warning, "is held or was waited for", show as fn(&_) -> _, one, age)
+    });
+    for (state, what, next, one, age) in known.into_iter().chain(unknown) {
         if options.max_held.is_some_and(|most| age > most) {
-            found.push((state, format!("{lock} {what} by {} for {}", who(one), lasting(age))));
+            let (who, age) = (who(one), lasting(age));
+            let text = format!("{lock} {what} by {who} for {age} (zklock {})", next(one));
+            found.push((state, text));
         }
     }
     if let (Some(most), Some((one, age))) =

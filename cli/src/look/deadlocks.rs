@@ -10,7 +10,7 @@ use super::shown::{as_json, why_unlisted};
 use crate::exit::{Exit, Failure};
 use crate::options::{Deadlocks, Global};
 use crate::output::{complain, print, print_json, say};
-use crate::words::{Ages, node, parent, quoted, visible, who};
+use crate::words::{Ages, number, parent, quoted, visible, who};
 
 /// Two looks this far apart tell a deadlock from waits that go on.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);
@@ -109,10 +109,10 @@ fn what_to_do(deadlock: &Deadlock) -> Vec<String> {
     if !deadlock.is_certain {
         return Vec::new();
     }
-    let (lock, node) = (quoted(parent(last)), quoted(node(last)));
+    let which = format!("{} --node {}", quoted(parent(last)), number(last));
     vec![
-        format!("  to end it, ask the last of them: zklock ask {lock}"),
-        format!("  or, when that does nothing any more: zklock break {lock} --node {node}"),
+        format!("  to end it, ask the last of them: zklock ask {which}"),
+        format!("  or, when that does nothing any more: zklock break {which}"),
     ]
 }
 

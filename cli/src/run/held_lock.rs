@@ -171,12 +171,12 @@ impl Held {
         add("ZKLOCK_ZXID", self.token().map(|token| token.zxid().to_string()));
         add("ZKLOCK_NODE", self.hold().map(|hold| hold.path().to_owned()));
         add("ZKLOCK_SESSION", client.session_id().map(|id| id.to_string()));
-        let outer = env::var(HELD).unwrap_or_default();
-        let held = self.nodes().into_iter().chain(outer.lines()).collect::<Vec<_>>();
+        let around = env::var(HELD).unwrap_or_default();
+        let held = self.nodes().into_iter().chain(around.lines()).collect::<Vec<_>>();
         add(HELD, Some(held.join("\n")));
-        let (around, is_limited) = around();
+        let (outer, is_limited) = those_around();
         let own = self.nodes().into_iter().map(|node| format!("{}{node}", chroot(&settings.hosts)));
-        add(UNDER, Some(own.chain(around).collect::<Vec<_>>().join("\n")));
+        add(UNDER, Some(own.chain(outer).collect::<Vec<_>>().join("\n")));
         let is_limited = is_limited || settings.supervision.max_run.is_some();
         add(LIMITED, is_limited.then(|| "1".to_owned()));
         all
@@ -198,7 +198,7 @@ impl Held {
 
 /// What the zklocks around this one say of themselves: the nodes of what they hold, as the servers name them, and
 /// whether one of them ends its command after some time.
-pub(super) fn around() -> (Vec<String>, bool) {
+pub(super) fn those_around() -> (Vec<String>, bool) {
     let under = env::var(UNDER).unwrap_or_default();
     (under.lines().map(str::to_owned).collect(), env::var_os(LIMITED).is_some())
 }

@@ -50,7 +50,7 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         None if run.exclusive => Mode::Exclusive,
         None => Mode::Mutex,
     };
-    let (under, is_limited) = held_lock::around();
+    let (under, is_limited) = held_lock::those_around();
     let also = run.also.iter().map(|lock| global.path(lock)).collect::<Result<_, _>>()?;
     let settings = RunSettings {
         hosts: global.hosts.clone(),
