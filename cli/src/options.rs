@@ -6,9 +6,6 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-const MORE: &str = "\
-Options: zklock COMMAND -h, zklock COMMAND --help; all: zklock help COMMAND";
-
 const ALL: &str = "\
 Exit codes:
   0-121  that of the command (run, lead)
@@ -31,8 +28,9 @@ Exit codes: the command's own; 122 ended after --max-run, 123 the lock was lost,
 
 /// All but the options, which each subcommand shows.
 const TEMPLATE: &str = "\
-{about-with-newline}
+{about-with-newline}\
 {usage-heading} {usage}
+Options: zklock COMMAND -h, zklock COMMAND --help; all: zklock help COMMAND
 
 Commands:
 {subcommands}{after-help}";
@@ -68,7 +66,7 @@ const COMMAND: &str = "The command";
     args_override_self = true,
     infer_subcommands = false
 )]
-#[command(help_template = TEMPLATE, after_help = MORE, after_long_help = ALL, max_term_width = WIDTH)]
+#[command(help_template = TEMPLATE, after_long_help = ALL, max_term_width = WIDTH)]
 pub(crate) struct Options {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -160,7 +158,7 @@ pub(crate) enum Action {
     #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Run(Run),
-    /// List the locks at and below a path: their holders, and how many wait
+    /// List the locks below a path, who holds, and how many wait
     Ls(Ls),
     /// Show who holds a lock and who waits for it
     Show(OneLock),

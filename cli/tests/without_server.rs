@@ -213,7 +213,7 @@ fn the_manual_and_completions_are_printed() {
 }
 
 /// All subcommands.
-const SUBCOMMANDS: [&[&str]; 16] = [
+const SUBCOMMANDS: [&[&str]; 19] = [
     &["run"],
     &["ls"],
     &["show"],
@@ -221,6 +221,9 @@ const SUBCOMMANDS: [&[&str]; 16] = [
     &["test"],
     &["wait"],
     &["top"],
+    &["graph"],
+    &["deadlocks"],
+    &["check"],
     &["ask"],
     &["break"],
     &["doctor"],
