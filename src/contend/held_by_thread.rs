@@ -1,23 +1,19 @@
 //! What each thread holds, as far as it has taken it itself. A guard that was given to another thread still counts
-//! as the first one's. Once one was dropped by another thread, what is held of that lock by that client counts no
-//! more.
+//! as the first one's, until one of that lock was [dropped by another thread](super::guards_given_away).
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::mem;
 use std::sync::{Arc, Weak};
 
 use super::contender_facts::MOST_NAMED;
+use super::guards_given_away::GuardsGivenAway;
 use super::held_node_watchdog::Watchdog;
 use crate::path;
-use crate::rt::{self, Mutex, ThreadId};
+use crate::rt::{self, ThreadId};
 use crate::session::client_core::ClientCore;
 
 /// Up to so many entries, none is looked at for being over.
 const FEW: usize = 16;
-
-/// So many locks whose guards are given to other threads are remembered.
-const MOST_GIVEN: usize = 1_000;
 
 thread_local! {
     static TAKEN: RefCell<Taken> = RefCell::default();
@@ -32,52 +28,28 @@ struct Taken {
 }
 
 struct Entry {
-    /// A forked process has the thread's entries, and none of what they are about.
-    process: u32,
     thread: ThreadId,
     watchdog: Weak<Watchdog>,
     turn: u32,
-    /// Those of its client.
-    given: Arc<GivenAway>,
-}
-
-/// The lock nodes, as the server knows them, of guards that were dropped on other threads than those that had
-/// taken them.
-#[derive(Default)]
-pub(super) struct GivenAway(Mutex<HashSet<String>>);
-
-impl GivenAway {
-    fn has(&self, node: &str) -> bool {
-        self.0.lock().contains(path::parent(node))
-    }
-
-    /// A guard of this node was dropped on another thread.
-    pub(super) fn note(&self, node: &str) {
-        let mut locks = self.0.lock();
-        if locks.len() < MOST_GIVEN {
-            locks.insert(path::parent(node).to_owned());
-        }
-    }
 }
 
 impl Entry {
-    /// The watchdog, while this turn of its node lasts.
-    fn live(&self) -> Option<Arc<Watchdog>> {
-        if self.process != std::process::id() {
-            return None;
-        }
-        self.watchdog.upgrade().filter(|watchdog| watchdog.is_held_in(self.turn))
+    /// The watchdog, while this turn of its node lasts and is this thread's.
+    fn live(&self, process: u32) -> Option<Arc<Watchdog>> {
+        let watchdog = self.watchdog.upgrade()?;
+        let is_own = watchdog.given_away.is_kept(&watchdog.node, process);
+        (is_own && watchdog.is_held_in(self.turn)).then_some(watchdog)
     }
 }
 
 /// This thread has taken what this watchdog watches, in this turn.
-pub(super) fn note_taken(core: &ClientCore, watchdog: &Arc<Watchdog>, turn: u32) {
-    let (process, thread, given) = (std::process::id(), rt::thread_id(), core.extension());
-    let entry = Entry { process, thread, watchdog: Arc::downgrade(watchdog), turn, given };
+pub(super) fn note_taken(watchdog: &Arc<Watchdog>, turn: u32) {
+    let entry = Entry { thread: rt::thread_id(), watchdog: Arc::downgrade(watchdog), turn };
     with_entries(|entries, most| {
         entries.push(entry);
         if entries.len() > FEW.max(*most) {
-            entries.retain(|entry| entry.live().is_some());
+            let process = std::process::id();
+            entries.retain(|entry| entry.live(process).is_some());
             *most = 2 * entries.len();
         }
     });
@@ -85,28 +57,44 @@ pub(super) fn note_taken(core: &ClientCore, watchdog: &Arc<Watchdog>, turn: u32)
 
 /// The nodes that this thread has taken and holds, as the server knows them: the latest first, and not too many.
 pub(super) fn held_by_this_thread() -> Vec<String> {
-    held(|_| true)
+    let mut held = Vec::new();
+    look_at_live(|watchdog| held.push(watchdog.node.clone()));
+    held
 }
 
 /// The node by which this thread holds this lock of this client.
 pub(super) fn own_hold_of(core: &ClientCore, lock: &str) -> Option<String> {
-    let given: Arc<GivenAway> = core.extension();
-    let held = held(|entry| Arc::ptr_eq(&entry.given, &given));
-    held.into_iter().find(|node| path::parent(node) == lock)
+    let client: Arc<GuardsGivenAway> = core.extension();
+    let mut own = None;
+    look_at_live(|watchdog| {
+        let is_same = Arc::ptr_eq(&watchdog.given_away, &client);
+        if is_same && path::parent(&watchdog.node) == lock {
+            own = Some(watchdog.node.clone());
+        }
+    });
+    own
 }
 
-fn held(is_meant: impl Fn(&Entry) -> bool) -> Vec<String> {
+/// Looks at the latest that are live, and takes those out that are not.
+fn look_at_live(mut look: impl FnMut(&Watchdog)) {
     let own = rt::thread_id();
-    let mut held = Vec::new();
     with_entries(|entries, _| {
-        let own = entries.iter().rev().filter(|entry| entry.thread == own && is_meant(entry));
-        let nodes = own.filter_map(|entry| {
-            let watchdog = entry.live()?;
-            (!entry.given.has(&watchdog.node)).then(|| watchdog.node.clone())
-        });
-        held.extend(nodes.take(MOST_NAMED));
+        let (mut place, mut found) = (entries.len(), 0);
+        let process = if entries.is_empty() { 0 } else { std::process::id() };
+        while place > 0 && found < MOST_NAMED {
+            place -= 1;
+            if entries[place].thread != own {
+                continue;
+            }
+            match entries[place].live(process) {
+                Some(watchdog) => {
+                    look(&watchdog);
+                    found += 1;
+                }
+                None => drop(entries.remove(place)),
+            }
+        }
     });
-    held
 }
 
 /// Does this with the entries of this thread while the table is not borrowed: what drops the last reference to

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::acquisition_steps::others;
 use super::ask_and_break::is_request;
 use super::contender_facts::{differ_in_facts_only, facts, with_held_for, with_kept_waiting};
+use super::guards_given_away::GuardsGivenAway;
 use super::kept_waiting::KeptWaiting;
 use crate::event::{Event, LogAs};
 use crate::logging;
@@ -38,6 +39,8 @@ pub(super) struct Watchdog {
     /// What is held, for messages: such as "lock" or "permit".
     pub(super) noun: &'static str,
     reports: Arc<Reports>,
+    /// What its client knows of guards that change threads.
+    pub(super) given_away: Arc<GuardsGivenAway>,
     /// The data that the node was made with, if a request to release is to be overwritten with them.
     pub(super) data: Option<Vec<u8>>,
     /// The transaction that made the node, if other sessions may take its name: only that very
@@ -222,6 +225,7 @@ impl Watchdog {
             node,
             noun,
             reports: Arc::clone(core.reports()),
+            given_away: core.extension(),
             data,
             named,
             watched_on: AtomicU64::new(0),

@@ -6,7 +6,7 @@ use std::{fmt, mem};
 
 use uuid::Uuid;
 
-use super::held_by_thread::{GivenAway, note_taken};
+use super::held_by_thread::note_taken;
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::held_node_watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
 use super::tell_facts::tell_held_since;
@@ -550,7 +550,7 @@ impl Hold {
     /// Notes that this thread has it.
     pub(super) fn note_taken(&mut self) {
         self.taken_by = Some(rt::thread_id());
-        note_taken(&self.held_node.core, &self.held_node.watchdog, self.turn);
+        note_taken(&self.held_node.watchdog, self.turn);
     }
 
     /// Reports the release as one of both, which hold on after each other.
@@ -562,8 +562,8 @@ impl Hold {
     /// unless it was lost before.
     fn part(&mut self) -> Option<ReleasedParts> {
         if self.taken_by.is_some_and(|thread| thread != rt::thread_id()) {
-            let given: Arc<GivenAway> = self.held_node.core.extension();
-            given.note(&self.held_node.watchdog.node);
+            let watchdog = &self.held_node.watchdog;
+            watchdog.given_away.note(&watchdog.node);
         }
         // Before the next holder can report that it has acquired it.
         let since = self.since.take().filter(|_| self.held_node.is_held());

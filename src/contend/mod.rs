@@ -8,7 +8,7 @@
 //! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
 //!   [`handover_among_threads_policy`]; [`kept_waiting`] (what those hold that wait for it).
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], what its node
-//!   tells later ([`tell_facts`]), what a thread holds ([`held_by_thread`]), how programs wait for its end ([`wait_until_lost`]);
+//!   tells later ([`tell_facts`]), what a thread holds ([`held_by_thread`], [`guards_given_away`]), how programs wait for its end ([`wait_until_lost`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
 //! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`list_waits`], [`observe_holders`], [`ask_and_break`];
 //!   [`interop_warning`] about clients that do not respect our contenders.
@@ -20,6 +20,7 @@ pub(crate) mod ask_and_break;
 pub(crate) mod contender_facts;
 pub(crate) mod downgrade;
 pub(crate) mod fenced_commit;
+mod guards_given_away;
 pub(crate) mod handover_among_threads_policy;
 mod held_by_thread;
 pub(crate) mod held_node;

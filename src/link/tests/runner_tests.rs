@@ -290,7 +290,7 @@ fn opened(
 /// Its server never serves it again, and never says what has become of it.
 #[test]
 fn a_session_whose_lease_is_over_is_not_searched_for_for_ever() {
-    let (_link, notices, stream, listener) = opened(Duration::from_millis(300), vec![3; 16]);
+    let (_link, notices, stream, listener) = opened(Duration::from_secs(2), vec![3; 16]);
     drop((stream, listener));
     assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Suspended));
     assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Ended(End::Lapsed)));
@@ -345,7 +345,7 @@ fn a_connection_is_made_anew_only_if_no_request_waits_for_its_answer() {
 /// As a logger does that looks at a lock while the link's thread logs, with its connection locked.
 #[test]
 fn who_asks_why_the_lease_has_run_out_waits_for_no_other_thread() {
-    let (link, _notices, stream, listener) = opened(Duration::from_millis(300), vec![3; 16]);
+    let (link, _notices, stream, listener) = opened(Duration::from_secs(2), vec![3; 16]);
     drop((stream, listener));
     let link = Arc::new(link);
     let connection = link.shared.connection.lock();

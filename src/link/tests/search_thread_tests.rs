@@ -268,7 +268,7 @@ fn with_long_ticks(known: bool) -> Search {
 #[test]
 fn a_slow_opening_is_repeated_while_that_makes_it_faster_and_twice_at_most() {
     let (_stop, stopped) = bounded(0);
-    let [fast, slow_one, slower] = [0, 600, 1400].map(Duration::from_millis);
+    let [fast, slow_one, slower] = [0, 600, 2200].map(Duration::from_millis);
     for (pauses, connections) in [
         (vec![fast, fast], 1),
         (vec![slow_one, fast, fast], 2),
