@@ -100,7 +100,7 @@ fn two_jobs_that_lock_in_opposite_order_are_named_with_what_ends_it() {
         "DEADLOCK, unless a guard is with another thread, or something else ends one of them:"
     );
     let is_said = |label: &str, holds: &str, waits: &str| {
-        let (label, holds) = (format!(", sh, {label:?})"), format!(" holds /locks/{holds}, "));
+        let (label, holds) = (format!(", sh, {label:?})"), format!(" holds /locks/{holds}, for "));
         let waits = format!(", and waits for /locks/{waits}, queued ");
         lines[1..3]
             .iter()

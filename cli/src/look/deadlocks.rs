@@ -10,7 +10,7 @@ use super::shown::{as_json, why_unlisted};
 use crate::exit::{Exit, Failure};
 use crate::options::{Deadlocks, Global};
 use crate::output::{complain, print, print_json, say};
-use crate::words::{Ages, number, parent, quoted, visible, who};
+use crate::words::{Ages, lasting, number, parent, quoted, visible, who};
 
 /// Two looks this far apart tell a deadlock from waits that go on.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);
@@ -84,9 +84,11 @@ fn print_deadlock(deadlock: &Deadlock, ages: Ages) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// `web1 (pid 4711, sh) holds /locks/a, for 4 min, and waits for /locks/b, queued 3 min 50 s ago`.
+/// `web1 (pid 4711, sh) holds /locks/a, for 4 min, and waits for /locks/b, queued 3 min 50 s ago`. It has held for
+/// long enough to have told since when.
 pub(super) fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
     let time = |one: &Contender| ages.in_words(one).map(|text| format!(", {text}"));
+    let held = ages.of(one.holder.held_since()).map(|age| format!(", for {}", lasting(age)));
     let queued = match &one.waiter {
         Some(waiter) => time(waiter).unwrap_or_default(),
         None => ", in the process that holds it".to_owned(),
@@ -95,7 +97,7 @@ pub(super) fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
         "{} holds {}{}, and waits for {}{queued}",
         who(&one.holder),
         parent(&one.holder),
-        time(&one.holder).unwrap_or_default(),
+        held.or_else(|| time(&one.holder)).unwrap_or_default(),
         one.waits_for
     )
 }
