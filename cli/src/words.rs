@@ -79,6 +79,11 @@ pub(crate) fn all(contenders: &[Contender]) -> String {
     contenders.iter().map(who).collect::<Vec<_>>().join(", ")
 }
 
+/// A contender, as the arguments of a subcommand name it: `/locks/nightly --node 0000000011`.
+pub(crate) fn as_arguments(one: &Contender) -> String {
+    format!("{} --node {}", quoted(parent(one)), number(one))
+}
+
 /// The number at the end of that name, with which ZooKeeper tells the contenders of a lock apart.
 pub(crate) fn number(one: &Contender) -> String {
     format!("{:010}", one.sequence)

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod site;
+
 use std::any::Any;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::SystemTime;
@@ -15,33 +17,11 @@ use nix::pty::{Winsize, openpty};
 use serde_json::Value;
 use zklock::testing::ZooKeeperServer;
 use zklock::znode::CreateMode;
-use zklock::{Client, DistributedLock, DistributedRwLock, DistributedSemaphore, LeaderElection};
+use zklock::{DistributedLock, DistributedRwLock, DistributedSemaphore, LeaderElection};
 
-struct Site {
-    server: ZooKeeperServer,
-    zk: Client,
-}
-
-/// Exit code, standard output, standard error.
-type Said = (i32, String, String);
+use self::site::{Site, said};
 
 impl Site {
-    fn new() -> Site {
-        let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
-        let zk = server.client().unwrap();
-        Site { server, zk }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_zklock"));
-        command.env("ZKLOCK_HOSTS", self.server.hosts()).args(arguments).stdin(Stdio::null());
-        command
-    }
-
-    fn zklock(&self, arguments: &[&str]) -> Said {
-        said(self.command(arguments).output().unwrap())
-    }
-
     /// The lines that it prints on a terminal of this width.
     fn on_a_terminal(&self, width: u16, arguments: &[&str]) -> Vec<String> {
         let size = Winsize { ws_row: 24, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
@@ -63,11 +43,6 @@ impl Site {
     fn lock(&self, name: &str) -> DistributedLock {
         DistributedLock::new(&self.zk, "/locks", name).data("host=web1 pid=7 program=job thread=t")
     }
-}
-
-fn said(output: Output) -> Said {
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
 #[test]

@@ -2,19 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::process::{Child, Command, Output, Stdio};
+mod site;
+
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use zklock::testing::ZooKeeperServer;
 use zklock::{Acl, Client, DistributedLock, Permissions};
 
-const SOON: Duration = Duration::from_secs(20);
+use self::site::Site;
 
-struct Site {
-    server: ZooKeeperServer,
-    zk: Client,
-}
+const SOON: Duration = Duration::from_secs(20);
 
 /// Ends the process, and what it runs with it, when the test ends.
 struct Running(Child);
@@ -28,28 +26,7 @@ impl Drop for Running {
     }
 }
 
-/// Exit code, standard output, standard error.
-type Said = (i32, String, String);
-
 impl Site {
-    fn new() -> Site {
-        let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
-        let zk = server.client().unwrap();
-        Site { server, zk }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_zklock"));
-        command.env("ZKLOCK_HOSTS", self.server.hosts()).args(arguments).stdin(Stdio::null());
-        command
-    }
-
-    fn zklock(&self, arguments: &[&str]) -> Said {
-        let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (status.code().unwrap(), text(stdout), text(stderr))
-    }
-
     fn start(&self, arguments: &[&str]) -> Running {
         Running(self.command(arguments).stderr(Stdio::null()).spawn().unwrap())
     }

@@ -11,7 +11,7 @@ use super::shown::lock_on;
 use crate::exit::{Exit, Failure};
 use crate::options::{Check, Global};
 use crate::output::{print, print_json};
-use crate::words::{Ages, lasting, number, parent, quoted, who};
+use crate::words::{Ages, as_arguments, lasting, parent, quoted, who};
 
 /// In the order of how bad it is, but for what is not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,13 +50,7 @@ const TOLD: Duration = Duration::from_secs(3);
 
 /// Never fails, but for wrong usage: what keeps it from looking is the state `UNKNOWN`.
 pub(crate) fn check(global: &Global, options: &Check) -> Result<Exit, Failure> {
-    let mut looked = look(global, options);
-    let is_bad = |found: &Vec<Finding>| found.iter().any(|(state, _)| *state == State::Critical);
-    if options.max_held.is_some() && looked.as_ref().is_ok_and(is_bad) {
-        sleep(TOLD);
-        looked = look(global, options);
-    }
-    let found = match looked {
+    let found = match look(global, options) {
         Err(failure) if failure.exit == Exit::Usage => return Err(failure),
         Err(failure) => vec![(State::Unknown, failure.message)],
         Ok(found) => found,
@@ -77,9 +71,16 @@ fn look(global: &Global, options: &Check) -> Result<Vec<Finding>, Failure> {
     let client = global.connect()?;
     let mut found = Vec::new();
     let mut bases: Vec<&str> = Vec::new();
-    for lock in &locks {
-        let all = lock_on(&client, lock).contenders()?;
-        in_contenders(options, &lock.path, &all, &mut found);
+    let list = || -> Result<Vec<Vec<Contender>>, zklock::Error> {
+        locks.iter().map(|lock| lock_on(&client, lock).contenders()).collect()
+    };
+    let mut listed = list()?;
+    if listed.iter().any(|all| held_too_long(options, all).is_some()) {
+        sleep(TOLD);
+        listed = list()?;
+    }
+    for (lock, all) in locks.iter().zip(&listed) {
+        in_contenders(options, &lock.path, all, &mut found);
         if !bases.contains(&lock.base.as_str()) {
             bases.push(&lock.base);
         }
@@ -92,38 +93,45 @@ fn look(global: &Global, options: &Check) -> Result<Vec<Finding>, Failure> {
     Ok(found)
 }
 
-fn in_contenders<'a>(options: &Check, lock: &str, all: &'a [Contender], found: &mut Vec<Finding>) {
+/// The one of these for whom that is longest ago, and how long.
+fn longest<'a>(
+    of: &[&'a Contender],
+    now: Ages,
+    since: impl Fn(&Contender) -> Option<SystemTime>,
+) -> Option<(&'a Contender, Duration)> {
+    let ages = of.iter().filter_map(|one| Some((*one, now.of(since(one))?)));
+    ages.max_by_key(|(_, age)| *age)
+}
+
+/// The holder that has held for too long, and how long; it may not have told yet that it had waited.
+fn held_too_long<'a>(options: &Check, all: &'a [Contender]) -> Option<(&'a Contender, Duration)> {
+    let each: Vec<&Contender> = all.iter().collect();
+    let held = longest(&each, Ages::of_all(all), Contender::held_since);
+    held.filter(|(_, age)| options.max_held.is_some_and(|most| *age > most))
+}
+
+fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec<Finding>) {
     let now = Ages::of_all(all);
-    let age = |since: Option<SystemTime>| since.and_then(|since| now.of(Some(since)));
     let (holders, waiters): (Vec<&Contender>, Vec<&Contender>) =
         all.iter().partition(|one| one.holds);
     let before = found.len();
-    let longest = |of: &[&'a Contender], since: fn(&Contender) -> Option<SystemTime>| {
-        let ages = of.iter().filter_map(|one| Some((*one, age(since(one))?)));
-        ages.max_by_key(|(_, age)| *age)
-    };
-    let held = longest(&holders, Contender::held_since);
-    let silent = longest(&holders, |one| one.since.filter(|_| one.held_since().is_none()));
-    fn ask(one: &Contender) -> String {
-        format!("ask {} --node {}", quoted(parent(one)), number(one))
-    }
-    fn show(one: &Contender) -> String {
-        format!("show {}", quoted(parent(one)))
+    if let Some((one, age)) = held_too_long(options, all) {
+        let (who, age, next) = (who(one), lasting(age), as_arguments(one));
+        let text = format!("{lock} is held by {who} for {age} (zklock ask {next})");
+        found.push((State::Critical, text));
     }
     // Who tells nothing may have waited for most of that time.
-    let known = held.map(|(one, age)| (State::Critical, "is held", ask as fn(&_) -> _, one, age));
-    let unknown = silent.map(|(one, age)| {
-        (State::Warning, "is held or was waited for", show as fn(&_) -> _, one, age)
-    });
-    for (state, what, next, one, age) in known.into_iter().chain(unknown) {
-        if options.max_held.is_some_and(|most| age > most) {
-            let (who, age) = (who(one), lasting(age));
-            let text = format!("{lock} {what} by {who} for {age} (zklock {})", next(one));
-            found.push((state, text));
-        }
+    let silent = longest(&holders, now, |one| one.since.filter(|_| one.held_since().is_none()));
+    if let Some((one, age)) =
+        silent.filter(|(_, age)| options.max_held.is_some_and(|most| *age > most))
+    {
+        let (who, age, next) = (who(one), lasting(age), quoted(parent(one)));
+        let text =
+            format!("{lock} is held or was waited for by {who} for {age} (zklock show {next})");
+        found.push((State::Warning, text));
     }
     if let (Some(most), Some((one, age))) =
-        (options.max_waiting, longest(&waiters, |one| one.since))
+        (options.max_waiting, longest(&waiters, now, |one| one.since))
     {
         if age > most {
             let text = format!("{} has waited {} for {lock}", who(one), lasting(age));

@@ -10,7 +10,7 @@ use super::shown::{as_json, why_unlisted};
 use crate::exit::{Exit, Failure};
 use crate::options::{Deadlocks, Global};
 use crate::output::{complain, print, print_json, say};
-use crate::words::{Ages, lasting, number, parent, quoted, visible, who};
+use crate::words::{Ages, as_arguments, lasting, parent, visible, who};
 
 /// Two looks this far apart tell a deadlock from waits that go on.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);
@@ -105,20 +105,16 @@ pub(super) fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
 /// What ends it: the release of the lock that has been held for the least time.
 fn what_to_do(deadlock: &Deadlock) -> Vec<String> {
     let holders = deadlock.holders.iter().map(|one| &one.holder);
-    let Some(last) = holders.max_by_key(|one| one.held_since().or(one.since)) else {
-        return Vec::new();
-    };
-    if !deadlock.is_certain {
-        return Vec::new();
+    match holders.max_by_key(|one| one.held_since().or(one.since)).map(as_arguments) {
+        Some(last) if deadlock.is_certain => vec![
+            format!("  to end it, ask the last of them: zklock ask {last}"),
+            format!("  or, when that does nothing any more: zklock break {last}"),
+        ],
+        _ => Vec::new(),
     }
-    let which = format!("{} --node {}", quoted(parent(last)), number(last));
-    vec![
-        format!("  to end it, ask the last of them: zklock ask {which}"),
-        format!("  or, when that does nothing any more: zklock break {which}"),
-    ]
 }
 
-pub(super) fn deadlock_as_json(deadlock: &Deadlock) -> Value {
+fn deadlock_as_json(deadlock: &Deadlock) -> Value {
     let holders = deadlock.holders.iter().map(|one| {
         json!({
             "lock": parent(&one.holder),

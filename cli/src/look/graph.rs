@@ -28,7 +28,7 @@ pub(crate) fn graph(global: &Global, options: &Graph) -> Result<Exit, Failure> {
         () => picture.as_text(Ages::of_all(&waits.contenders)),
     };
     if global.json {
-        print_json(&picture.as_json(&waits))?;
+        print_json(&picture.as_json())?;
     }
     for line in &lines {
         if !print(line)? {
@@ -180,11 +180,11 @@ impl<'a> Picture<'a> {
         ["flowchart LR".to_owned()].into_iter().chain(body).collect()
     }
 
-    fn as_json(&self, waits: &Waits) -> Value {
-        let path = |place: usize| &waits.contenders[place].path;
-        let waits_by = waits.edges().into_iter();
-        let waits_by =
-            waits_by.map(|(holder, by)| json!({ "holder": path(holder), "by": path(by) }));
+    fn as_json(&self) -> Value {
+        let path = |place: usize| &self.all[place].path;
+        let waits_by = self.holds.iter().flat_map(|(by, holders)| {
+            holders.iter().map(|holder| json!({ "holder": path(*holder), "by": path(*by) }))
+        });
         let locks = self.locks.iter().map(|(lock, places)| {
             let all = places.iter().map(|place| as_json(&self.all[*place]));
             json!({ "lock": lock, "contenders": all.collect::<Vec<_>>() })
