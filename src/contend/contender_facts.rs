@@ -52,8 +52,11 @@ pub(super) fn with_held_for(data: &[u8], held_for: Duration) -> Option<Vec<u8>> 
     with(data, HELD_FOR, &held_for.as_millis().to_string())
 }
 
-/// The same data with this fact; `None` if they tell no facts.
+/// The same data with this fact; `None` if they tell no facts, or there are no such nodes.
 pub(super) fn with_kept_waiting(data: &[u8], nodes: &[String]) -> Option<Vec<u8>> {
+    if nodes.is_empty() {
+        return None;
+    }
     with(data, KEEPS_WAITING, &named(nodes))
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::acquisition_steps::others;
 use super::ask_and_break::is_request;
-use super::contender_facts::{differ_in_facts_only, facts, with_held_for, with_kept_waiting};
+use super::contender_facts::{facts, with_held_for, with_kept_waiting};
 use super::guards_given_away::GuardsGivenAway;
 use super::kept_waiting::KeptWaiting;
 use crate::event::{Event, LogAs};
@@ -527,7 +527,7 @@ impl Watchdog {
     }
 
     /// The node's data with what it is to tell now.
-    fn present_data(&self) -> Vec<u8> {
+    pub(super) fn present_data(&self) -> Vec<u8> {
         let mut data = self.data.clone().unwrap_or_default();
         let state = self.state.lock();
         let held_for = state.held_since.map(|since| Moment::now().since(since));
@@ -535,10 +535,7 @@ impl Watchdog {
             data = told;
         }
         let kept = state.kept_waiting.as_ref().map(|kept| kept.nodes()).unwrap_or_default();
-        match kept.is_empty() {
-            true => data,
-            false => with_kept_waiting(&data, &kept).unwrap_or(data),
-        }
+        with_kept_waiting(&data, &kept).unwrap_or(data)
     }
 
     /// From here on, whatever is written to the node tells since when the lock is held, or who waits for it here.
@@ -574,30 +571,15 @@ impl Watchdog {
         !state.is_over(turn) && state.lost.is_none()
     }
 
-    /// Has the node tell what it is to tell now. What another client has written meanwhile stays.
-    pub(super) fn tell_facts(&self) -> Answer<()> {
-        let told = self.write_facts();
-        if matches!(told, Err(Fault::NoAuth)) {
-            self.state.lock().is_refused = true;
-        }
-        told
-    }
-
-    fn write_facts(&self) -> Answer<()> {
+    /// What is to be told is being written.
+    pub(super) fn note_written(&self) {
         let mut state = self.state.lock();
         (state.is_to_be_written, state.written) = (false, Some(rt::now()));
-        drop(state);
-        let Some(session) = self.session.upgrade() else { return Ok(()) };
-        let read = session.read(&self.node, false)?;
-        let own = self.data.as_deref().unwrap_or_default();
-        let is_own = |data: Vec<u8>| differ_in_facts_only(own, &data);
-        match read.and_then(|(data, stat)| is_own(data).then_some(stat)) {
-            None => Ok(()),
-            Some(stat) => {
-                let data = self.present_data();
-                session.write_version(&self.node, &data, Some(stat.version)).map(drop)
-            }
-        }
+    }
+
+    /// The server has refused to have the node read or written.
+    pub(super) fn note_refused(&self) {
+        self.state.lock().is_refused = true;
     }
 
     /// Records that the lease has ended, if it has, and returns why.

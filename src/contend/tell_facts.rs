@@ -11,7 +11,7 @@ use super::held_node_watchdog::Watchdog;
 use super::kept_waiting::KeptWaiting;
 use crate::rt::{self, Moment, Mutex};
 use crate::session::client_core::ClientCore;
-use crate::session::connection::Fault;
+use crate::session::connection::{Answer, Fault};
 use crate::session::session::Session;
 
 /// How long after the grant a node tells it: a lock that was released by then is not worth a write.
@@ -75,20 +75,41 @@ pub(super) fn tell_own_wait(
     core.reaper().later(&session, rt::now(), move || {
         let session = owner.upgrade()?;
         let nodes = kept.nodes();
-        let new = if nodes.is_empty() { told.clone() } else { with_kept_waiting(&told, &nodes)? };
-        let wrote = session.read(&node, false).and_then(|found| match found {
-            // What asks for the release stays. What is told again shows by its time that it is still so.
-            Some((data, stat))
-                if differ_in_facts_only(&told, &data) && (data != new || !nodes.is_empty()) =>
-            {
-                session.write_version(&node, &new, Some(stat.version)).map(drop)
-            }
-            _ => Ok(()),
-        });
+        let new = with_kept_waiting(&told, &nodes).unwrap_or_else(|| told.clone());
+        // What is told again shows by its time that it is still so.
+        let is_wanted = |data: &[u8]| data != new || !nodes.is_empty();
+        let wrote = rewrite(&session, &node, &told, |data| is_wanted(data).then(|| new.clone()));
         tries_left -= 1;
         let again = wrote == Err(Fault::ConnectionLoss) && tries_left > 0;
         if again { rt::now().checked_add(PAUSE) } else { None }
     });
+}
+
+/// Has the node of a holder tell what it is to tell now.
+fn tell_now(watchdog: &Watchdog) -> Answer<()> {
+    watchdog.note_written();
+    let Some(session) = watchdog.session.upgrade() else { return Ok(()) };
+    let own = watchdog.data.as_deref().unwrap_or_default();
+    let told = rewrite(&session, &watchdog.node, own, |_| Some(watchdog.present_data()));
+    if matches!(told, Err(Fault::NoAuth)) {
+        watchdog.note_refused();
+    }
+    told
+}
+
+/// Writes other facts to a node with these data. What another client has written meanwhile stays, such as a request
+/// to release.
+fn rewrite(
+    session: &Session,
+    node: &str,
+    own: &[u8],
+    new: impl FnOnce(&[u8]) -> Option<Vec<u8>>,
+) -> Answer<()> {
+    let Some((data, stat)) = session.read(node, false)? else { return Ok(()) };
+    match new(&data).filter(|_| differ_in_facts_only(own, &data)) {
+        Some(data) => session.write_version(node, &data, Some(stat.version)).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// That is for people who look: what the server refuses is not repeated.
@@ -127,7 +148,7 @@ impl Queues {
             };
             state.next = now.checked_add(BETWEEN);
             drop(state);
-            let told = watchdog.tell_facts();
+            let told = tell_now(&watchdog);
             drop(watchdog);
             state = self.0.lock();
             entry.tries_left -= 1;
