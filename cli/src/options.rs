@@ -163,7 +163,7 @@ pub(crate) enum Action {
     /// Show who holds a lock and who waits for it
     Show(OneLock),
     /// Print each change of a lock's holders, until interrupted
-    Watch(OneLock),
+    Watch(Watch),
     /// Exit with 0 if a lock is held, 1 if it is free, 69 if not known
     Test(OneLock),
     /// Wait until a lock is free, without taking it
@@ -238,6 +238,15 @@ pub(crate) struct Man {
 pub(crate) struct OneLock {
     /// Name below --base, or absolute path
     pub(crate) lock: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+    /// End after so long, and say how often and how long each client held it
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    pub(crate) span: Option<Duration>,
 }
 
 #[derive(Args, Debug)]

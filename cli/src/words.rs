@@ -57,6 +57,15 @@ pub(crate) fn who(one: &Contender) -> String {
     visible(&text)
 }
 
+/// The same without the process, which is another one for each run of a job: `web1 (backup.sh)`.
+pub(crate) fn client(one: &Contender) -> String {
+    let told = who(one);
+    match one.process {
+        Some(process) => told.replace(&format!("(pid {process}, "), "("),
+        None => told,
+    }
+}
+
 /// What `--label` has added to a contender's data.
 pub(crate) fn note(one: &Contender) -> Option<String> {
     let text = std::str::from_utf8(&one.data).ok()?;

@@ -4,6 +4,7 @@
 
 mod site;
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -194,6 +195,10 @@ fn a_check_is_one_line_with_the_code_of_its_state() {
         out.contains(" (zklock ask /locks/a --node 0000000000); ") && out.contains(" has waited "),
         "{out}"
     );
+    assert!(
+        out.contains(" for /locks/a (who takes it: zklock watch /locks/a --for 1m); "),
+        "{out}"
+    );
     assert!(out.ends_with("; 1 wait for /locks/a\n"), "{out}");
     assert_eq!(out.lines().count(), 1);
     held.unlock().unwrap();
@@ -280,4 +285,64 @@ fn a_deadlock_is_critical_for_a_check() {
     let (code, out, err) = site.zklock(&["check", "dlA", "--no-deadlock"]);
     assert_eq!((code, err.as_str()), (2, ""), "{out}");
     assert!(out.starts_with("ZKLOCK CRITICAL - deadlock: ") && out.lines().count() == 1, "{out}");
+    let next = |text: &str| text.contains(" (zklock ask /locks/dl") && text.ends_with(')');
+    assert!(next(out.trim_end()), "{out}");
+    let (code, out, _) = site.zklock(&["doctor", "--all"]);
+    let found = out.lines().find(|line| line.starts_with("error    /locks: deadlock: "));
+    assert!(code == 1 && found.is_some_and(next), "{out}");
+}
+
+#[test]
+fn who_takes_a_lock_from_whom_is_told_by_how_often_each_client_held_it() {
+    let site = Site::new();
+    let of = |host: &str| site.lock("a").data(format!("host={host} pid=7 program=job thread=t"));
+    let (first, second) = (of("web1"), of("web2"));
+    let mut held = Some(first.lock().unwrap());
+    let told = Stdio::piped();
+    let mut watch =
+        site.command(&["--json", "watch", "a", "--for", "3s"]).stdout(told).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    // Each takes it when it was seen that the other has it, for as long as is watched.
+    let mut turns = [&second, &first].into_iter().cycle();
+    let summary = loop {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        if line.get("clients").is_some() {
+            break line;
+        }
+        match line["holders"].as_array().unwrap().is_empty() {
+            false => drop(held.take()),
+            true if held.is_none() => held = Some(turns.next().unwrap().lock().unwrap()),
+            true => {}
+        }
+    };
+    assert!(watch.wait().unwrap().success());
+    let clients = summary["clients"].as_array().unwrap();
+    let of = |host: &str| {
+        let one = clients.iter().find(|one| one["client"] == format!("{host} (job)"));
+        let one = one.unwrap_or_else(|| panic!("{host} in {summary}"));
+        (one["times"].as_u64().unwrap(), one["seconds"].as_f64().unwrap())
+    };
+    let ((times1, seconds1), (times2, seconds2)) = (of("web1"), of("web2"));
+    assert!(times1 >= 1 && times2 >= 1 && times1.abs_diff(times2) <= 1, "{summary}");
+    let watched = summary["seconds"].as_f64().unwrap();
+    assert!(watched >= 3.0 && seconds1 + seconds2 <= watched, "{summary}");
+}
+
+#[test]
+fn a_waiter_that_gets_no_turn_is_named_with_the_client_that_has_them() {
+    let site = Site::new();
+    let _held = site.lock("a").data("host=web9 pid=7 program=job thread=t").lock().unwrap();
+    let _waits = site.start(&["run", "a", "--", "true"]);
+    site.contended_by("a", 2);
+    let (code, out, err) = site.zklock(&["watch", "a", "--for", "1s"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].ends_with("  held by web9 (pid 7, job)"), "{out}");
+    assert!(lines[1].starts_with("/locks/a  seen for 1."), "{out}");
+    assert!(lines[2].starts_with("web9 (job)\t1\t1."), "{out}");
+    assert!(
+        lines[3].starts_with("1 wait, the first of them ") && lines[3].contains(", queued "),
+        "{out}"
+    );
+    assert_eq!(lines.len(), 4, "{out}");
 }

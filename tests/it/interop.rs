@@ -10,10 +10,11 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::mem;
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
-use zklock::LeaderElection;
+use zklock::{ErrorKind, LeaderElection};
 
 use Whose::{Curator, Kazoo, Zklock, ZookeeperClient};
 use peer::{Peer, Whose, skip_without};
@@ -21,7 +22,9 @@ use peer::{Peer, Whose, skip_without};
 use crate::support::logs::logs;
 use crate::support::server;
 use crate::support::site::Site;
-use crate::support::{eventually, got_nothing, mutex, skip_unless_alone, skip_without_zookeeper};
+use crate::support::{
+    eventually, got_nothing, mutex, skip_unless_alone, skip_without_zookeeper, strict, waiting,
+};
 
 const SOON: Duration = Duration::from_secs(30);
 /// How long a call tries that should not get the lock.
@@ -209,6 +212,43 @@ fn s71_a_mutex_is_shared_with_curator() {
 }
 
 /// Each sees the other's id.
+/// Curator's nodes do not tell what their threads hold, so its session is all that joins them.
+#[test]
+fn a_deadlock_with_curator_in_between_is_suspected_and_never_said_for_certain() {
+    skip_without_zookeeper!();
+    skip_without!(Curator);
+    let site = Site::shared("interop-deadlock");
+    let mut curator = Peer::start(Curator, site.hosts());
+    let path = |name: &str| format!("{}/{name}", site.base);
+    curator.lock(&path("a"), "mutex");
+    let (ours, zk) = (site.quiet_client(), site.client());
+    let (own, theirs) = (strict(&ours, &site.base, "b"), strict(&ours, &site.base, "a"));
+    let (tell, is_held) = mpsc::channel();
+    let thread = waiting(move || {
+        let held = own.lock().unwrap();
+        tell.send(()).unwrap();
+        let got = theirs.lock();
+        drop(held);
+        got.err().map(|error| error.kind())
+    });
+    is_held.recv_timeout(SOON).unwrap();
+    curator.order(&format!("lock {} mutex", path("b")));
+    let look = || zk.waits(&site.base).unwrap().expect("a base node");
+    eventually(SOON, "a circle", || !look().deadlocks(None).is_empty());
+    let first = look();
+    let begin = Instant::now();
+    eventually(SOON, "three seconds", || begin.elapsed() > Duration::from_secs(3));
+    let found = look().deadlocks(Some(&first));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].holders.len() == 2 && !found[0].is_certain, "{}", found[0]);
+    // The end of ours lets Curator go on.
+    ours.close();
+    assert_eq!(thread.join().unwrap(), Some(ErrorKind::Closed));
+    curator.is_granted();
+    curator.end();
+    site.finish([zk]);
+}
+
 #[test]
 fn s71_an_election_is_shared_with_curators_leader_selector() {
     skip_without_zookeeper!();

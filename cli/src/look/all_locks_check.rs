@@ -5,11 +5,13 @@ use std::thread;
 
 use zklock::Client;
 
+use super::deadlocks::{in_a_sentence, look_for_deadlocks};
 use super::findings::{Findings, Level, joined};
 use super::lock_check::look_at_lock;
 use super::shown::why_unlisted;
 use crate::exit::{Exit, Failure};
 use crate::options::Global;
+use crate::words::Ages;
 
 /// So many locks are looked at together.
 const AT_ONCE: usize = 16;
@@ -61,6 +63,13 @@ pub(super) fn look_at_all(
             }
             Ok(())
         })?;
+    }
+    if let Some((waits, deadlocks)) = look_for_deadlocks(client, base)? {
+        let ages = Ages::of_all(&waits.contenders);
+        for deadlock in &deadlocks {
+            let level = if deadlock.is_certain { Level::Error } else { Level::Warning };
+            findings.add(level, base, &in_a_sentence(deadlock, ages));
+        }
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 use zklock::{Client, Contender};
 
-use super::deadlocks::{holds_and_waits, look_for_deadlocks};
+use super::deadlocks::{in_a_sentence, look_for_deadlocks};
 use super::shown::lock_on;
 use crate::exit::{Exit, Failure};
 use crate::options::{Check, Global};
@@ -134,7 +134,9 @@ fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec
         (options.max_waiting, longest(&waiters, now, |one| one.since))
     {
         if age > most {
-            let text = format!("{} has waited {} for {lock}", who(one), lasting(age));
+            let (who, age) = (who(one), lasting(age));
+            let next = format!("zklock watch {} --for 1m", quoted(lock));
+            let text = format!("{who} has waited {age} for {lock} (who takes it: {next})");
             found.push((State::Critical, text));
         }
     }
@@ -155,13 +157,8 @@ fn in_waits(client: &Client, base: &str, found: &mut Vec<Finding>) -> Result<(),
     let Some((waits, deadlocks)) = look_for_deadlocks(client, base)? else { return Ok(()) };
     let ages = Ages::of_all(&waits.contenders);
     for deadlock in &deadlocks {
-        let (state, word) = match deadlock.is_certain {
-            true => (State::Critical, "deadlock"),
-            false => (State::Warning, "suspected deadlock"),
-        };
-        let all: Vec<String> =
-            deadlock.holders.iter().map(|one| holds_and_waits(one, ages)).collect();
-        found.push((state, format!("{word}: {}", all.join(", "))));
+        let state = if deadlock.is_certain { State::Critical } else { State::Warning };
+        found.push((state, in_a_sentence(deadlock, ages)));
     }
     let left_out: Vec<&str> = waits.unlisted.iter().map(|(path, _)| path.as_str()).collect();
     if !left_out.is_empty() {

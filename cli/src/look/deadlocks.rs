@@ -86,7 +86,7 @@ fn print_deadlock(deadlock: &Deadlock, ages: Ages) -> Result<bool, Failure> {
 
 /// `web1 (pid 4711, sh) holds /locks/a, for 4 min, and waits for /locks/b, queued 3 min 50 s ago`. It has held for
 /// long enough to have told since when.
-pub(super) fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
+fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
     let time = |one: &Contender| ages.in_words(one).map(|text| format!(", {text}"));
     let held = ages.of(one.holder.held_since()).map(|age| format!(", for {}", lasting(age)));
     let queued = match &one.waiter {
@@ -102,16 +102,30 @@ pub(super) fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
     )
 }
 
-/// What ends it: the release of the lock that has been held for the least time.
 fn what_to_do(deadlock: &Deadlock) -> Vec<String> {
-    let holders = deadlock.holders.iter().map(|one| &one.holder);
-    match holders.max_by_key(|one| one.held_since().or(one.since)).map(as_arguments) {
-        Some(last) if deadlock.is_certain => vec![
+    match last(deadlock) {
+        Some(last) => vec![
             format!("  to end it, ask the last of them: zklock ask {last}"),
             format!("  or, when that does nothing any more: zklock break {last}"),
         ],
-        _ => Vec::new(),
+        None => Vec::new(),
     }
+}
+
+/// The holder whose release ends it and costs the least: the one that has held for the least time. `None` if the
+/// deadlock is only suspected.
+fn last(deadlock: &Deadlock) -> Option<String> {
+    let holders = deadlock.holders.iter().map(|one| &one.holder);
+    let last = holders.max_by_key(|one| one.held_since().or(one.since)).map(as_arguments);
+    last.filter(|_| deadlock.is_certain)
+}
+
+/// The deadlock in one sentence, for a list of findings, with the command that ends it.
+pub(super) fn in_a_sentence(deadlock: &Deadlock, ages: Ages) -> String {
+    let word = if deadlock.is_certain { "deadlock" } else { "suspected deadlock" };
+    let all: Vec<String> = deadlock.holders.iter().map(|one| holds_and_waits(one, ages)).collect();
+    let next = last(deadlock).map(|last| format!(" (zklock ask {last})")).unwrap_or_default();
+    format!("{word}: {}{next}", all.join(", "))
 }
 
 fn deadlock_as_json(deadlock: &Deadlock) -> Value {

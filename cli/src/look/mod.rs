@@ -11,6 +11,7 @@ mod graph;
 mod lock_check;
 mod ls;
 mod server_settings_check;
+mod shares;
 mod show_test_leader;
 pub(crate) mod shown;
 mod top;

@@ -3,35 +3,49 @@
 use std::io::stdout;
 use std::os::fd::AsFd;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use zklock::{Cancel, Contender, DistributedRwLock, ErrorKind, Wait};
 
+use super::shares::Shares;
 use super::shown::{as_json, lock_at};
 use crate::exit::{Exit, Failure};
-use crate::options::{Global, OneLock, WaitFor};
+use crate::options::{Global, WaitFor, Watch};
 use crate::output::{print, print_json, say};
-use crate::words::{all, held_by, lasting};
+use crate::table::print_table;
+use crate::words::{Ages, all, held_by, lasting, lasting_short, who};
 
 /// How often it is checked whether the connection is there.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
-    let lock = global.path(&options.lock)?;
-    let mut changes = lock_at(global, &lock)?.observe();
+pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
+    let path = global.path(&options.lock)?;
+    let lock = lock_at(global, &path)?;
+    let mut changes = lock.observe();
     let mut is_known = true;
+    let mut seen: Option<(Instant, Shares)> = None;
     let end = when_nobody_reads();
     loop {
-        let change = match changes.next_within((LOOK, &end)) {
+        let left = match (&seen, options.span) {
+            (Some((start, _)), Some(span)) => span.saturating_sub(start.elapsed()),
+            _ => LOOK,
+        };
+        if left.is_zero() {
+            break;
+        }
+        let change = match changes.next_within((LOOK.min(left), &end)) {
             Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(Exit::Success),
             change => change?,
         };
         let is_current = changes.is_current() || change.is_some();
         if is_known != is_current {
             is_known = is_current;
+            if let Some((_, shares)) = &mut seen {
+                shares.set_known(is_known, Instant::now());
+            }
             let text = match is_known {
                 true => "connected again",
                 false => "no server answers: what follows may be late",
@@ -39,11 +53,14 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
             say(&options.lock, text);
         }
         let Some(holders) = change else { continue };
+        let now = Instant::now();
+        let (_, shares) = seen.get_or_insert_with(|| (now, Shares::since(now)));
+        shares.held_by(&holders, now);
         let time = humantime::format_rfc3339_seconds(SystemTime::now());
         let is_read = match global.json {
             true => {
                 let all: Vec<_> = holders.iter().map(as_json).collect();
-                let line = json!({ "time": time.to_string(), "lock": lock.path, "holders": all });
+                let line = json!({ "time": time.to_string(), "lock": path.path, "holders": all });
                 print_json(&line)
             }
             false if holders.is_empty() => print(&format!("{time}  free")),
@@ -53,6 +70,55 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
             return Ok(Exit::Success);
         }
     }
+    if let Some((start, shares)) = seen {
+        sum_up(global, &path.path, start.elapsed(), shares, &lock.contenders()?)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// How often and how long each client held the lock, and who waits now.
+fn sum_up(
+    global: &Global,
+    path: &str,
+    span: Duration,
+    shares: Shares,
+    contenders: &[Contender],
+) -> Result<(), Failure> {
+    let (shares, unknown) = shares.until(Instant::now());
+    let waiters: Vec<&Contender> = contenders.iter().filter(|one| !one.holds).collect();
+    if global.json {
+        let shares = shares.iter().map(|one| {
+            json!({ "client": one.client, "times": one.times, "seconds": one.held.as_secs_f64() })
+        });
+        print_json(&json!({
+            "lock": path,
+            "seconds": span.as_secs_f64(),
+            "unknown_seconds": unknown.as_secs_f64(),
+            "clients": shares.collect::<Vec<_>>(),
+            "waiting": waiters.iter().map(|one| as_json(one)).collect::<Vec<_>>(),
+        }))?;
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = shares
+        .iter()
+        .map(|one| vec![one.client.clone(), one.times.to_string(), lasting_short(one.held)])
+        .collect();
+    let not_known = match unknown.is_zero() {
+        true => String::new(),
+        false => format!(", for {} of which it is not known who held it", lasting(unknown)),
+    };
+    let waits = match waiters.first() {
+        None => "nobody waits".to_owned(),
+        Some(first) => {
+            let since = Ages::of_all(contenders).in_words(first);
+            let since = since.map(|text| format!(", {text}")).unwrap_or_default();
+            format!("{} wait, the first of them {}{since}", waiters.len(), who(first))
+        }
+    };
+    let _ = print(&format!("{path}  seen for {}{not_known}", lasting(span)))?
+        && print_table(&["HELD BY", "TIMES", "HELD"], &rows, &[0])?
+        && print(&waits)?;
+    Ok(())
 }
 
 /// Is tripped when nobody reads the standard output any more, as after `zklock watch x | head -1`.
