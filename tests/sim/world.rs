@@ -538,7 +538,10 @@ impl Inner {
     pub(super) fn send(&mut self, link: LinkId, Submission { request, on_reply }: Submission) {
         let operation = operation(&request);
         self.requests += 1;
-        self.asked[operation as usize] += 1;
+        // It watches one contender, which has no children to list.
+        let is_look_ahead = matches!(&request, Request::ChildrenAndStat { .. });
+        let counted = if is_look_ahead { Operation::Read } else { operation };
+        self.asked[counted as usize] += 1;
         let (number, arrival) = (self.requests, self.arrival());
         let (size, at) = (size(&request), clock());
         let sent = Sent { number, size, at, operation, on_reply };
