@@ -162,7 +162,7 @@ pub(crate) enum Action {
     Ls(Ls),
     /// Show who holds a lock and who waits for it
     Show(OneLock),
-    /// Print each change of a lock's holders, until interrupted
+    /// Print each change of a lock's holders
     Watch(Watch),
     /// Exit with 0 if a lock is held, 1 if it is free, 69 if not known
     Test(OneLock),
@@ -245,6 +245,8 @@ pub(crate) struct Watch {
     /// Name below --base, or absolute path
     pub(crate) lock: String,
     /// End after so long, and say how often and how long each client held it
+    ///
+    /// A client is what has one host, program and label. Without this option it goes on until it is interrupted
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub(crate) span: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! Lock paths shared with the real locks of other clients. Each test adds rows to a table, which
+//! Lock paths shared with the real locks of other clients. Tests of pairs add rows to a table, which
 //! `scripts/test` prints at the end.
 
 mod ours;
@@ -211,7 +211,6 @@ fn s71_a_mutex_is_shared_with_curator() {
     meeting.work("mutex", "mutex");
 }
 
-/// Each sees the other's id.
 /// Curator's nodes do not tell what their threads hold, so its session is all that joins them.
 #[test]
 fn a_deadlock_with_curator_in_between_is_suspected_and_never_said_for_certain() {
@@ -249,6 +248,7 @@ fn a_deadlock_with_curator_in_between_is_suspected_and_never_said_for_certain() 
     site.finish([zk]);
 }
 
+/// Each sees the other's id.
 #[test]
 fn s71_an_election_is_shared_with_curators_leader_selector() {
     skip_without_zookeeper!();

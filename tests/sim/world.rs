@@ -538,8 +538,10 @@ impl Inner {
     pub(super) fn send(&mut self, link: LinkId, Submission { request, on_reply }: Submission) {
         let operation = operation(&request);
         self.requests += 1;
-        // It watches one contender, which has no children to list.
-        let is_look_ahead = matches!(&request, Request::ChildrenAndStat { .. });
+        // It watches one contender, by the number at its end, which has no children to list.
+        let is_number = |last: char| last.is_ascii_digit();
+        let is_look_ahead =
+            matches!(&request, Request::ChildrenAndStat { path, .. } if path.ends_with(is_number));
         let counted = if is_look_ahead { Operation::Read } else { operation };
         self.asked[counted as usize] += 1;
         let (number, arrival) = (self.requests, self.arrival());

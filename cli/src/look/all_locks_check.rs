@@ -65,6 +65,10 @@ pub(super) fn look_at_all(
         })?;
     }
     if let Some((waits, deadlocks)) = look_for_deadlocks(client, base)? {
+        for (path, reason) in waits.unlisted.iter().filter(|one| !list.unlisted.contains(one)) {
+            let text = format!("it {}, so deadlocks may be missing", why_unlisted(*reason));
+            findings.add(Level::Warning, path, &text);
+        }
         let ages = Ages::of_all(&waits.contenders);
         for deadlock in &deadlocks {
             let level = if deadlock.is_certain { Level::Error } else { Level::Warning };

@@ -45,11 +45,13 @@ impl Shares {
         self.hold(holders.iter().map(|one| (one.path.clone(), client(one))).collect(), now);
     }
 
-    fn hold(&mut self, seen: Vec<(String, String)>, now: Instant) {
+    fn hold(&mut self, mut seen: Vec<(String, String)>, now: Instant) {
         self.count_until(now);
-        for (node, client) in &seen {
-            if !self.holders.iter().any(|(before, _)| before == node) {
-                self.of(client).times += 1;
+        for (node, client) in &mut seen {
+            match self.holders.iter().find(|(before, _)| before == node) {
+                // A request to release has taken the place of what it told.
+                Some((_, told)) => client.clone_from(told),
+                None => self.of(client).times += 1,
             }
         }
         self.holders = seen;
@@ -106,7 +108,7 @@ mod tests {
         let mut shares = Shares::since(start);
         // Two readers of one client hold together; one of them goes on.
         shares.hold(vec![holds("/a/1", "web1"), holds("/a/2", "web1")], at(2));
-        shares.hold(vec![holds("/a/2", "web1")], at(5));
+        shares.hold(vec![holds("/a/2", "session 0x1")], at(5));
         shares.hold(Vec::new(), at(6));
         shares.hold(vec![holds("/a/3", "web2")], at(10));
         shares.set_known(false, at(11));

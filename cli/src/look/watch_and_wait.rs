@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use zklock::{Cancel, Contender, DistributedRwLock, ErrorKind, Wait};
 
-use super::shares::Shares;
+use super::shares::{Share, Shares};
 use super::shown::{as_json, lock_at};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, WaitFor, Watch};
@@ -23,16 +23,17 @@ const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
     let path = global.path(&options.lock)?;
+    if options.span.is_some_and(|span| span.is_zero()) {
+        return Err(Failure::usage("--for needs more than no time"));
+    }
     let lock = lock_at(global, &path)?;
     let mut changes = lock.observe();
     let mut is_known = true;
-    let mut seen: Option<(Instant, Shares)> = None;
+    let (begin, mut seen) = (Instant::now(), None::<(Instant, Shares)>);
     let end = when_nobody_reads();
     loop {
-        let left = match (&seen, options.span) {
-            (Some((start, _)), Some(span)) => span.saturating_sub(start.elapsed()),
-            _ => LOOK,
-        };
+        let since = seen.as_ref().map_or(begin, |(start, _)| *start);
+        let left = options.span.map_or(LOOK, |span| span.saturating_sub(since.elapsed()));
         if left.is_zero() {
             break;
         }
@@ -40,6 +41,10 @@ pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
             Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(Exit::Success),
             change => change?,
         };
+        if change.is_none() && left < LOOK {
+            // Too short a wait to say that no server answers.
+            continue;
+        }
         let is_current = changes.is_current() || change.is_some();
         if is_known != is_current {
             is_known = is_current;
@@ -70,22 +75,32 @@ pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
             return Ok(Exit::Success);
         }
     }
-    if let Some((start, shares)) = seen {
-        sum_up(global, &path.path, start.elapsed(), shares, &lock.contenders()?)?;
-    }
-    Ok(Exit::Success)
+    let Some((start, shares)) = seen else {
+        let limit = lasting(options.span.unwrap_or_default());
+        let message = format!("no server has answered within {limit}");
+        return Err(Failure::new(Exit::Unavailable, message));
+    };
+    let now = Instant::now();
+    let (span, shares) = (now.saturating_duration_since(start), shares.until(now));
+    // What was seen is told in any case.
+    let (contenders, failure) = match lock.contenders() {
+        Ok(all) => (Some(all), None),
+        Err(error) => (None, Some(error)),
+    };
+    sum_up(global, &path.path, span, shares, contenders.as_deref())?;
+    failure.map_or(Ok(Exit::Success), |error| Err(error.into()))
 }
 
-/// How often and how long each client held the lock, and who waits now.
+/// How often and how long each client held the lock, and who waits now, if that is known.
 fn sum_up(
     global: &Global,
     path: &str,
     span: Duration,
-    shares: Shares,
-    contenders: &[Contender],
+    (shares, unknown): (Vec<Share>, Duration),
+    contenders: Option<&[Contender]>,
 ) -> Result<(), Failure> {
-    let (shares, unknown) = shares.until(Instant::now());
-    let waiters: Vec<&Contender> = contenders.iter().filter(|one| !one.holds).collect();
+    let waiters =
+        contenders.map(|all| all.iter().filter(|one| !one.holds).collect::<Vec<&Contender>>());
     if global.json {
         let shares = shares.iter().map(|one| {
             json!({ "client": one.client, "times": one.times, "seconds": one.held.as_secs_f64() })
@@ -95,7 +110,7 @@ fn sum_up(
             "seconds": span.as_secs_f64(),
             "unknown_seconds": unknown.as_secs_f64(),
             "clients": shares.collect::<Vec<_>>(),
-            "waiting": waiters.iter().map(|one| as_json(one)).collect::<Vec<_>>(),
+            "waiting": waiters.map(|all| all.into_iter().map(as_json).collect::<Vec<_>>()),
         }))?;
         return Ok(());
     }
@@ -107,10 +122,11 @@ fn sum_up(
         true => String::new(),
         false => format!(", for {} of which it is not known who held it", lasting(unknown)),
     };
-    let waits = match waiters.first() {
-        None => "nobody waits".to_owned(),
-        Some(first) => {
-            let since = Ages::of_all(contenders).in_words(first);
+    let waits = match waiters.as_deref() {
+        None => "it is not known who waits".to_owned(),
+        Some([]) => "nobody waits".to_owned(),
+        Some(waiters @ [first, ..]) => {
+            let since = Ages::of_all(contenders.unwrap_or_default()).in_words(first);
             let since = since.map(|text| format!(", {text}")).unwrap_or_default();
             format!("{} wait, the first of them {}{since}", waiters.len(), who(first))
         }

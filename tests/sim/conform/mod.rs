@@ -61,7 +61,14 @@ fn compare_all(rig: Option<Rig>, scripts: &[Script]) {
 
 #[test]
 fn the_simulated_ensemble_answers_as_a_real_one() {
-    compare_all(Rig::start(), &scripts::fixed());
+    let (rig, mut scripts) = (Rig::start(), scripts::fixed());
+    if rig.as_ref().is_some_and(|rig| rig.is_old) {
+        // Servers before 3.5 end a connection that asks for it.
+        let is_known =
+            |step: &String| !step.split(' ').any(|word| ["container", "unwatch"].contains(&word));
+        scripts.iter_mut().for_each(|one| one.steps.retain(is_known));
+    }
+    compare_all(rig, &scripts);
 }
 
 /// Here the real server looks for empty containers all the time.
