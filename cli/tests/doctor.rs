@@ -165,6 +165,7 @@ fn what_is_wrong_with_any_lock_is_found() {
         "warning  /locks/b/good: an ACL hides who 1 of its contenders are, such as x-lock-000000000",
         "warning  /locks/b/good: 1 children are no contenders, such as \"qn-0000000001\", an item of a queue",
         "warning  /locks/b/good: 1 children are no contenders, such as \"x-latch-000000000",
+        "warning  /locks/b/good/x-lock-0000000003: it cannot be read: not permitted (READ), so deadlocks may be",
     ];
     let of_hiding = |text: &&str| is_hidden || !text.contains("hides");
     let expected: Vec<&str> = expected.into_iter().filter(of_hiding).collect();

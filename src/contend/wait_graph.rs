@@ -78,7 +78,7 @@ impl Waits {
     /// waits, all of them told by contenders of this library (those within a process again since then), and none with a limit or a [`Cancel`](crate::Cancel). What is left to
     /// doubt: a guard may have been given to another thread, and a command may be ended from outside. Other cycles
     /// are only suspected: a thread that waits for itself; waits that may end by themselves; contenders that tell
-    /// nothing and have one session, such as Curator's. Without an earlier look, all are; with one, only those of
+    /// nothing and have one session, such as Curator's, at several locks. Without an earlier look, all are; with one, only those of
     /// contenders that were in it.
     pub fn deadlocks(&self, earlier: Option<&Waits>) -> Vec<Deadlock> {
         let edges = Edges::of(self);
@@ -129,7 +129,8 @@ struct Edge {
 /// Which holders wait by which contenders.
 struct Edges {
     told: Vec<Edge>,
-    /// The waiters of a session that tell nothing: any of its holders may wait by them.
+    /// The waiters of a session that tell nothing: any of its holders of other locks may wait by them. (Those of one
+    /// lock are different threads: a thread that waited for itself would do so in any library.)
     silent: HashMap<SessionId, Vec<usize>>,
 }
 
@@ -210,9 +211,12 @@ impl<'a> Graph<'a> {
     /// those do that may.
     fn stuck(&self, lasts: impl Fn(&Contender) -> bool) -> Vec<bool> {
         let mut stuck: Vec<bool> = self.all.iter().map(lasts).collect();
-        let mut silent: HashMap<SessionId, usize> = HashMap::new();
+        // How many there are at each lock.
+        let mut silent: HashMap<SessionId, HashMap<usize, usize>> = HashMap::new();
         for (session, waiters) in &self.silent {
-            silent.insert(*session, waiters.iter().filter(|by| stuck[**by]).count());
+            for by in waiters.iter().filter(|by| stuck[**by]) {
+                *silent.entry(*session).or_default().entry(self.lock_of[*by]).or_default() += 1;
+            }
         }
         let mut holders_of: HashMap<SessionId, Vec<usize>> = HashMap::new();
         for (place, one) in self.all.iter().enumerate().filter(|(_, one)| one.holds) {
@@ -223,7 +227,10 @@ impl<'a> Graph<'a> {
             let mut ahead = Ahead::default();
             for place in self.locks[lock].clone() {
                 let one = &self.all[place];
-                let may_be_silent = || one.session.is_some_and(|id| silent.get(&id) > Some(&0));
+                let may_be_silent = || {
+                    let by_lock = one.session.and_then(|id| silent.get(&id));
+                    by_lock.is_some_and(|all| all.keys().any(|other| *other != lock))
+                };
                 let stays = stuck[place]
                     && match one.holds {
                         true => self.waits_by[place].iter().any(|by| stuck[*by]) || may_be_silent(),
@@ -235,9 +242,11 @@ impl<'a> Graph<'a> {
                     due.extend(self.holders_by[place].iter().map(|holder| self.lock_of[*holder]));
                     let is_silent = one.facts().is_none() && !one.holds && one.host.is_none();
                     if let Some(id) = one.session.filter(|_| is_silent) {
-                        let left = silent.entry(id).or_default();
-                        *left = left.saturating_sub(1);
-                        if *left == 0 {
+                        let by_lock = silent.entry(id).or_default();
+                        let left = by_lock.get(&lock).copied().unwrap_or(0);
+                        if left > 1 {
+                            by_lock.insert(lock, left - 1);
+                        } else if by_lock.remove(&lock).is_some() && by_lock.len() <= 1 {
                             let holders = holders_of.get(&id).into_iter().flatten();
                             due.extend(holders.map(|holder| self.lock_of[*holder]));
                         }
@@ -251,7 +260,9 @@ impl<'a> Graph<'a> {
     /// By which stuck contender a holder waits.
     fn way(&self, holder: usize, stuck: &[bool]) -> Option<usize> {
         let silent = self.all[holder].session.and_then(|session| self.silent.get(&session));
-        let mut ways = self.waits_by[holder].iter().chain(silent.into_iter().flatten());
+        let is_other = |by: &&usize| self.lock_of[**by] != self.lock_of[holder];
+        let silent = silent.into_iter().flatten().filter(is_other);
+        let mut ways = self.waits_by[holder].iter().chain(silent);
         ways.find(|by| stuck[**by]).copied()
     }
 
@@ -442,6 +453,18 @@ mod tests {
         assert!(text.starts_with(
             "suspected deadlock: \"of /a/lock-0000000001\" holds /a and waits for /b; \"of /b/"
         ));
+    }
+
+    #[test]
+    fn threads_of_one_session_that_tell_nothing_contend_for_a_lock_without_being_suspected() {
+        let alone = || Look::new().with("/a/lock-0000000001", 1, true, "");
+        let two = || alone().waits("/a/lock-0000000002", 1, "").waits("/a/lock-0000000003", 1, "");
+        assert_eq!(two().found(), []);
+        // Its waiters of another lock are not looked at instead, until they wait for what the session holds.
+        let other = || two().holds("/b/lock-0000000001", 2).waits("/b/lock-0000000002", 1, "");
+        assert_eq!(other().found(), []);
+        let crossed = other().waits("/a/lock-0000000004", 2, "under=/root/b/lock-0000000001");
+        assert_eq!(crossed.found(), suspected("/b /a"));
     }
 
     #[test]
