@@ -43,10 +43,19 @@ pub(crate) fn lasting_short(time: Duration) -> String {
 
 /// Who a contender is: `web1 (pid 4711, backup.sh)`, or what it says about itself.
 pub(crate) fn who(one: &Contender) -> String {
+    named(one, |process| format!("pid {process}, "))
+}
+
+/// The same without the process, which is another one for each run of a job: `web1 (backup.sh)`.
+pub(crate) fn client(one: &Contender) -> String {
+    named(one, |_| String::new())
+}
+
+fn named(one: &Contender, process_in_words: fn(u32) -> String) -> String {
     let text = match (&one.host, one.process, &one.program) {
         (Some(host), Some(process), Some(program)) => {
             let label = note(one).map(|note| format!(", {note:?}")).unwrap_or_default();
-            format!("{host} (pid {process}, {program}{label})")
+            format!("{host} ({}{program}{label})", process_in_words(process))
         }
         _ if !one.label().is_empty() => one.label(),
         _ => match one.session {
@@ -55,15 +64,6 @@ pub(crate) fn who(one: &Contender) -> String {
         },
     };
     visible(&text)
-}
-
-/// The same without the process, which is another one for each run of a job: `web1 (backup.sh)`.
-pub(crate) fn client(one: &Contender) -> String {
-    let told = who(one);
-    match one.process {
-        Some(process) => told.replace(&format!("(pid {process}, "), "("),
-        None => told,
-    }
 }
 
 /// What `--label` has added to a contender's data.
@@ -151,6 +151,11 @@ impl Ages {
             return Some(format!("for {least}{}", lasting(age)));
         }
         self.of(one.since).map(|age| format!("queued {least}{} ago", lasting(age)))
+    }
+
+    /// The same after a comma, to follow who it is; empty if an ACL hides it.
+    pub(crate) fn after_comma(&self, one: &Contender) -> String {
+        self.in_words(one).map(|text| format!(", {text}")).unwrap_or_default()
     }
 }
 

@@ -117,6 +117,11 @@ fn same(one: &Contender) -> (&str, bool, Option<SessionId>) {
     (&one.path, one.holds, one.session)
 }
 
+/// Whether it waits and tells nothing of it. Candidates of an election have no facts, and may have one thread each.
+fn waits_silently(one: &Contender) -> bool {
+    one.facts().is_none() && !one.holds && one.host.is_none()
+}
+
 /// A holder waits by a contender.
 #[derive(Clone, Copy)]
 struct Edge {
@@ -146,8 +151,7 @@ impl Edges {
         let mut edges = Edges { told: Vec::new(), silent: HashMap::new() };
         for (by, one) in all.iter().enumerate() {
             let Some(facts) = one.facts() else {
-                // Candidates of an election have no facts, and may have one thread each.
-                let session = one.session.filter(|_| !one.holds && one.host.is_none());
+                let session = one.session.filter(|_| waits_silently(one));
                 session.into_iter().for_each(|id| edges.silent.entry(id).or_default().push(by));
                 continue;
             };
@@ -240,8 +244,7 @@ impl<'a> Graph<'a> {
                     ahead.note(one);
                 } else if std::mem::replace(&mut stuck[place], false) {
                     due.extend(self.holders_by[place].iter().map(|holder| self.lock_of[*holder]));
-                    let is_silent = one.facts().is_none() && !one.holds && one.host.is_none();
-                    if let Some(id) = one.session.filter(|_| is_silent) {
+                    if let Some(id) = one.session.filter(|_| waits_silently(one)) {
                         let by_lock = silent.entry(id).or_default();
                         let left = by_lock.get(&lock).copied().unwrap_or(0);
                         if left > 1 {

@@ -93,21 +93,22 @@ fn look(global: &Global, options: &Check) -> Result<Vec<Finding>, Failure> {
     Ok(found)
 }
 
-/// The one of these for whom that is longest ago, and how long.
-fn longest<'a>(
+/// The one of these for whom that is longest ago, and how long, if it is longer than the most.
+fn too_long<'a>(
     of: &[&'a Contender],
     now: Ages,
     since: impl Fn(&Contender) -> Option<SystemTime>,
+    most: Option<Duration>,
 ) -> Option<(&'a Contender, Duration)> {
     let ages = of.iter().filter_map(|one| Some((*one, now.of(since(one))?)));
-    ages.max_by_key(|(_, age)| *age)
+    let longest = ages.max_by_key(|(_, age)| *age);
+    longest.filter(|(_, age)| most.is_some_and(|most| *age > most))
 }
 
 /// The holder that has held for too long, and how long; it may not have told yet that it had waited.
 fn held_too_long<'a>(options: &Check, all: &'a [Contender]) -> Option<(&'a Contender, Duration)> {
     let each: Vec<&Contender> = all.iter().collect();
-    let held = longest(&each, Ages::of_all(all), Contender::held_since);
-    held.filter(|(_, age)| options.max_held.is_some_and(|most| *age > most))
+    too_long(&each, Ages::of_all(all), Contender::held_since, options.max_held)
 }
 
 fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec<Finding>) {
@@ -121,24 +122,18 @@ fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec
         found.push((State::Critical, text));
     }
     // Who tells nothing may have waited for most of that time.
-    let silent = longest(&holders, now, |one| one.since.filter(|_| one.held_since().is_none()));
-    if let Some((one, age)) =
-        silent.filter(|(_, age)| options.max_held.is_some_and(|most| *age > most))
-    {
+    let silent_since = |one: &Contender| one.since.filter(|_| one.held_since().is_none());
+    if let Some((one, age)) = too_long(&holders, now, silent_since, options.max_held) {
         let (who, age, next) = (who(one), lasting(age), quoted(parent(one)));
         let text =
             format!("{lock} is held or was waited for by {who} for {age} (zklock show {next})");
         found.push((State::Warning, text));
     }
-    if let (Some(most), Some((one, age))) =
-        (options.max_waiting, longest(&waiters, now, |one| one.since))
-    {
-        if age > most {
-            let (who, age) = (who(one), lasting(age));
-            let next = format!("zklock watch {} --for 1m", quoted(lock));
-            let text = format!("{who} has waited {age} for {lock} (who takes it: {next})");
-            found.push((State::Critical, text));
-        }
+    if let Some((one, age)) = too_long(&waiters, now, |one| one.since, options.max_waiting) {
+        let (who, age) = (who(one), lasting(age));
+        let next = format!("zklock watch {} --for 1m", quoted(lock));
+        let text = format!("{who} has waited {age} for {lock} (who takes it: {next})");
+        found.push((State::Critical, text));
     }
     if options.max_waiters.is_some_and(|most| waiters.len() > most) {
         found.push((State::Critical, format!("{} wait for {lock}", waiters.len())));

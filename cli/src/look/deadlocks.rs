@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use zklock::{Client, Contender, Deadlock, WaitingHolder, Waits};
+use zklock::{Client, Deadlock, WaitingHolder, Waits};
 
 use super::shown::{as_json, why_unlisted};
 use crate::exit::{Exit, Failure};
@@ -87,17 +87,16 @@ fn print_deadlock(deadlock: &Deadlock, ages: Ages) -> Result<bool, Failure> {
 /// `web1 (pid 4711, sh) holds /locks/a, for 4 min, and waits for /locks/b, queued 3 min 50 s ago`. It has held for
 /// long enough to have told since when.
 fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
-    let time = |one: &Contender| ages.in_words(one).map(|text| format!(", {text}"));
     let held = ages.of(one.holder.held_since()).map(|age| format!(", for {}", lasting(age)));
     let queued = match &one.waiter {
-        Some(waiter) => time(waiter).unwrap_or_default(),
+        Some(waiter) => ages.after_comma(waiter),
         None => ", in the process that holds it".to_owned(),
     };
     format!(
         "{} holds {}{}, and waits for {}{queued}",
         who(&one.holder),
         parent(&one.holder),
-        held.or_else(|| time(&one.holder)).unwrap_or_default(),
+        held.unwrap_or_else(|| ages.after_comma(&one.holder)),
         one.waits_for
     )
 }

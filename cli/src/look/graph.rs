@@ -93,7 +93,6 @@ impl<'a> Picture<'a> {
 
     fn as_text(&self, ages: Ages) -> Vec<String> {
         let mut lines = Vec::new();
-        let time = |one: &Contender| ages.in_words(one).map(|text| format!(", {text}"));
         for (lock, places) in &self.locks {
             lines.push((*lock).to_owned());
             let (holders, waiters) = self.parts(places);
@@ -102,11 +101,7 @@ impl<'a> Picture<'a> {
                 let waits =
                     if waits.is_empty() { waits } else { format!("; it waits for {waits}") };
                 let one = &self.all[*place];
-                lines.push(format!(
-                    "  held by {}{}{waits}",
-                    who(one),
-                    time(one).unwrap_or_default()
-                ));
+                lines.push(format!("  held by {}{}{waits}", who(one), ages.after_comma(one)));
                 for lock in self.locks_of(self.holds.get(place)) {
                     lines.push(format!("    <- its process keeps the holder of {lock} waiting"));
                 }
@@ -115,7 +110,7 @@ impl<'a> Picture<'a> {
                 let held = self.locks_of(self.holds.get(place)).join(", ");
                 let held = if held.is_empty() { held } else { format!("; it holds {held}") };
                 let one = &self.all[*place];
-                lines.push(format!("    <- {}{}{held}", who(one), time(one).unwrap_or_default()));
+                lines.push(format!("    <- {}{}{held}", who(one), ages.after_comma(one)));
             }
             if let Some(more) = waiters.len().checked_sub(MOST_WAITERS).filter(|more| *more > 0) {
                 lines.push(format!("    <- and {more} more"));

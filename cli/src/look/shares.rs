@@ -23,6 +23,8 @@ pub(super) struct Shares {
     all: Vec<Share>,
     /// Who holds, by node and client.
     holders: Vec<(String, String)>,
+    start: Instant,
+    /// Until when it is counted.
     since: Instant,
     /// For how long it was not known who holds.
     unknown: Duration,
@@ -34,10 +36,16 @@ impl Shares {
         Shares {
             all: Vec::new(),
             holders: Vec::new(),
+            start,
             since: start,
             unknown: Duration::ZERO,
             is_known: true,
         }
+    }
+
+    /// For how long it has been watched.
+    pub(super) fn span(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.start)
     }
 
     /// From now on, these hold.

@@ -29,11 +29,12 @@ pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
     let lock = lock_at(global, &path)?;
     let mut changes = lock.observe();
     let mut is_known = true;
-    let (begin, mut seen) = (Instant::now(), None::<(Instant, Shares)>);
+    let (begin, mut seen) = (Instant::now(), None::<Shares>);
     let end = when_nobody_reads();
     loop {
-        let since = seen.as_ref().map_or(begin, |(start, _)| *start);
-        let left = options.span.map_or(LOOK, |span| span.saturating_sub(since.elapsed()));
+        let now = Instant::now();
+        let watched = seen.as_ref().map_or(now - begin, |shares| shares.span(now));
+        let left = options.span.map_or(LOOK, |span| span.saturating_sub(watched));
         if left.is_zero() {
             break;
         }
@@ -48,7 +49,7 @@ pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
         let is_current = changes.is_current() || change.is_some();
         if is_known != is_current {
             is_known = is_current;
-            if let Some((_, shares)) = &mut seen {
+            if let Some(shares) = &mut seen {
                 shares.set_known(is_known, Instant::now());
             }
             let text = match is_known {
@@ -59,36 +60,39 @@ pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
         }
         let Some(holders) = change else { continue };
         let now = Instant::now();
-        let (_, shares) = seen.get_or_insert_with(|| (now, Shares::since(now)));
-        shares.held_by(&holders, now);
-        let time = humantime::format_rfc3339_seconds(SystemTime::now());
-        let is_read = match global.json {
-            true => {
-                let all: Vec<_> = holders.iter().map(as_json).collect();
-                let line = json!({ "time": time.to_string(), "lock": path.path, "holders": all });
-                print_json(&line)
-            }
-            false if holders.is_empty() => print(&format!("{time}  free")),
-            false => print(&format!("{time}  held by {}", all(&holders))),
-        }?;
-        if !is_read {
+        seen.get_or_insert_with(|| Shares::since(now)).held_by(&holders, now);
+        if !print_holders(global, &path.path, &holders)? {
             return Ok(Exit::Success);
         }
     }
-    let Some((start, shares)) = seen else {
-        let limit = lasting(options.span.unwrap_or_default());
-        let message = format!("no server has answered within {limit}");
-        return Err(Failure::new(Exit::Unavailable, message));
+    let Some(shares) = seen else {
+        return Err(no_answer_within(options.span.unwrap_or_default()));
     };
     let now = Instant::now();
-    let (span, shares) = (now.saturating_duration_since(start), shares.until(now));
+    let (span, shares) = (shares.span(now), shares.until(now));
     // What was seen is told in any case.
-    let (contenders, failure) = match lock.contenders() {
-        Ok(all) => (Some(all), None),
-        Err(error) => (None, Some(error)),
-    };
-    sum_up(global, &path.path, span, shares, contenders.as_deref())?;
-    failure.map_or(Ok(Exit::Success), |error| Err(error.into()))
+    let contenders = lock.contenders();
+    sum_up(global, &path.path, span, shares, contenders.as_deref().ok())?;
+    contenders?;
+    Ok(Exit::Success)
+}
+
+/// False if nobody reads any more.
+fn print_holders(global: &Global, path: &str, holders: &[Contender]) -> Result<bool, Failure> {
+    let time = humantime::format_rfc3339_seconds(SystemTime::now());
+    match global.json {
+        true => {
+            let all: Vec<_> = holders.iter().map(as_json).collect();
+            print_json(&json!({ "time": time.to_string(), "lock": path, "holders": all }))
+        }
+        false if holders.is_empty() => print(&format!("{time}  free")),
+        false => print(&format!("{time}  held by {}", all(holders))),
+    }
+}
+
+fn no_answer_within(limit: Duration) -> Failure {
+    let message = format!("no server has answered within {}", lasting(limit));
+    Failure::new(Exit::Unavailable, message)
 }
 
 /// How often and how long each client held the lock, and who waits now, if that is known.
@@ -126,8 +130,7 @@ fn sum_up(
         None => "it is not known who waits".to_owned(),
         Some([]) => "nobody waits".to_owned(),
         Some(waiters @ [first, ..]) => {
-            let since = Ages::of_all(contenders.unwrap_or_default()).in_words(first);
-            let since = since.map(|text| format!(", {text}")).unwrap_or_default();
+            let since = Ages::of_all(contenders.unwrap_or_default()).after_comma(first);
             format!("{} wait, the first of them {}{since}", waiters.len(), who(first))
         }
     };
@@ -183,10 +186,7 @@ pub(crate) fn wait_until(
             Some(holders) if is_enough(&holders)? => return Ok(Vec::new()),
             Some(_) => {}
             None if changes.is_current() => return Ok(lock.contenders()?),
-            None => {
-                let message = format!("no server has answered within {}", lasting(limit));
-                return Err(Failure::new(Exit::Unavailable, message));
-            }
+            None => return Err(no_answer_within(limit)),
         }
     }
 }
