@@ -82,9 +82,9 @@ check_rust_version() {
         CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/rust-$version \
             "${as_cargo[@]}" check --lib --locked ${features:+"$features"}
     done
-    say "cargo check of the command with Rust $version"
+    say "cargo check of the command and of zklock-metrics with Rust $version"
     CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/rust-$version \
-        "${as_cargo[@]}" check --package zklock-cli --bins --locked
+        "${as_cargo[@]}" check --package zklock-cli --bins --package zklock-metrics --lib --locked
 }
 
 # Whether Debian's compiler is installed in this version.
@@ -136,6 +136,20 @@ install_packages() {
         say "cannot install $*: apt-get failed"
         return 1
     fi
+}
+
+# Sets ZKLOCK_PROMTOOL to Prometheus' own reader of metrics, if it can be had. It is not installed, as that would start
+# a server.
+ensure_promtool() {
+    local folder
+    folder=$(realpath -m "${CARGO_TARGET_DIR:-target}/tmp/prometheus")
+    ZKLOCK_PROMTOOL=${ZKLOCK_PROMTOOL:-$(command -v promtool || echo "$folder/usr/bin/promtool")}
+    if [[ ! -x $ZKLOCK_PROMTOOL ]]; then
+        mkdir -p "$folder"
+        (cd "$folder" && apt-get -q download prometheus && dpkg -x prometheus_*.deb .) ||
+            say "skipped: what Prometheus' promtool says of metrics; on Debian: apt-get install prometheus"
+    fi
+    [[ ! -x $ZKLOCK_PROMTOOL ]] || export ZKLOCK_PROMTOOL
 }
 
 # Runs a command in its own process group. A signal that ends this script ends the whole group.

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::thread::ThreadId;
 use std::time::Duration;
 
+use crate::error::ErrorKind;
 use crate::fencing::FencingToken;
 use crate::logging;
 use crate::loss_reason::LossReason;
@@ -75,18 +77,40 @@ pub enum Event {
         /// The node of the first contender ahead; `None` if the call waits for another thread of
         /// this process, which may hand the lock over within microseconds.
         holder: Option<String>,
+        /// The thread that waits, until an `Acquired` or a `NotAcquired` of this lock and thread.
+        thread: ThreadId,
     },
-    /// A lock, permits or a leadership was acquired.
+    /// A lock, permits or a leadership was acquired. Exactly one event ends that: a `Released`, or a
+    /// `HoldLost` that tells how long it was held.
     #[non_exhaustive]
     Acquired {
         /// The lock path.
         lock: String,
+        /// What was acquired: `lock`, `permit` or `leadership`.
+        what: &'static str,
         /// How long the call took to acquire it.
         waited: Duration,
         /// The fencing token of the hold.
         token: FencingToken,
         /// Whether another thread of this process handed the lock over.
         is_local: bool,
+        /// The thread that has acquired it.
+        thread: ThreadId,
+    },
+    /// A call has ended without the lock that it wanted. Not reported of arguments that are refused before the
+    /// ensemble is asked.
+    #[non_exhaustive]
+    NotAcquired {
+        /// The lock path.
+        lock: String,
+        /// What was wanted: `lock`, `permit` or `leadership`.
+        what: &'static str,
+        /// How long the call took.
+        waited: Duration,
+        /// The kind of error that it ended with; `None` if others have the lock.
+        error: Option<ErrorKind>,
+        /// The thread of the call.
+        thread: ThreadId,
     },
     /// A call waits for a lock for ever: holders wait for each other, unless a guard was given to another thread.
     /// See [`warn_of_deadlock_after`](crate::ClientBuilder::warn_of_deadlock_after).
@@ -102,6 +126,8 @@ pub enum Event {
     Released {
         /// The lock path.
         lock: String,
+        /// What was released: `lock`, `permit` or `leadership`.
+        what: &'static str,
         /// How long it was held.
         held: Duration,
     },
@@ -109,6 +135,13 @@ pub enum Event {
     /// background, until the session ends.
     #[non_exhaustive]
     CleanupPending {
+        /// The node.
+        path: String,
+    },
+    /// The library no longer tries to delete a node of which it reported a `CleanupPending`: the node is gone, or its
+    /// session is over, or the client is.
+    #[non_exhaustive]
+    CleanupEnded {
         /// The node.
         path: String,
     },
@@ -122,6 +155,8 @@ pub enum Event {
         node: String,
         /// What was lost, such as `lock`, `permit` or `leadership`.
         what: &'static str,
+        /// How long it was held, if an `Acquired` told of it.
+        held: Option<Duration>,
         /// Why it was lost.
         reason: LossReason,
         /// How it was lost, as far as is known, such as which server was silent since when.
@@ -162,17 +197,27 @@ impl fmt::Display for Event {
                 "this process was not running for {gap:.1?}: it was paused, or the machine slept or \
                  was overloaded"
             ),
-            Event::Waiting { lock, ahead, holder } => match holder {
+            Event::Waiting { lock, ahead, holder, .. } => match holder {
                 Some(holder) => {
                     write!(f, "waiting for {lock}: {ahead} ahead, the first is {holder}")
                 }
                 None => write!(f, "waiting for {lock}: another thread of this process has it"),
             },
             Event::Acquired { lock, waited, .. } => write!(f, "acquired {lock} after {waited:.1?}"),
+            Event::NotAcquired { lock, waited, error, .. } => {
+                write!(f, "did not acquire {lock} after {waited:.1?}: ")?;
+                match error {
+                    None => f.write_str("others have it"),
+                    Some(kind) => write!(f, "{kind:?}"),
+                }
+            }
             Event::Deadlock { lock, deadlock } => write!(f, "waiting for {lock}: {deadlock}"),
-            Event::Released { lock, held } => write!(f, "released {lock} after {held:.1?}"),
+            Event::Released { lock, held, .. } => write!(f, "released {lock} after {held:.1?}"),
             Event::CleanupPending { path } => {
                 write!(f, "{path} could not be deleted yet; trying on in the background")
+            }
+            Event::CleanupEnded { path } => {
+                write!(f, "{path} is deleted, or its session is over")
             }
             Event::HoldLost { what, reason, node, details, .. } => {
                 write!(f, "{what} lost: {} (node {node:?})", Because(*reason, details.as_deref()))

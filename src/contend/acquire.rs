@@ -22,6 +22,7 @@ use super::watched_nodes::{ToDo, WatchedNodes};
 use crate::acl::Acl;
 use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::client::Client;
@@ -163,6 +164,33 @@ pub(crate) fn acquire_after(
     let mut call = Call::new(contention.client.core(), limits.wait).with_retry();
     let got = pursue(contention, &mut call, limits.patient, others, None, Some)?;
     others.or_unanswered(got, begin, contention.client.core(), &contention.node)
+}
+
+/// Reports how a call has ended that wanted this lock and began then, for a program that wants to know.
+pub(crate) fn report_end(
+    client: &Client,
+    (lock, what): (&str, &'static str),
+    limits: Limits<'_>,
+    begin: Option<Instant>,
+    got: Result<Option<Hold>>,
+) -> Result<Option<Hold>> {
+    let error = match got {
+        Ok(Some(hold)) => return Ok(Some(hold.acquired_since(begin))),
+        // Such a call is repeated.
+        Ok(None) if limits.patient && limits.wait.until().is_never() => return Ok(None),
+        Ok(None) => None,
+        Err(ref error) => Some(error.kind()),
+    };
+    if let Some(begin) = begin {
+        client.core().report(|| Event::NotAcquired {
+            lock: lock.to_owned(),
+            what,
+            waited: rt::now().saturating_duration_since(begin),
+            error,
+            thread: rt::program_thread(),
+        });
+    }
+    got
 }
 
 /// Contends until admitted, from a place that another call has left, if there is one; `None` if it
@@ -583,7 +611,8 @@ impl Attempt<'_> {
                 let lock = self.contention.node.clone();
                 let (ahead, first) = acquisition.ahead();
                 let holder = first.map(|first| path::join(&lock, &first));
-                crate::event::Event::Waiting { lock, ahead, holder }
+                let thread = rt::program_thread();
+                Event::Waiting { lock, ahead, holder, thread }
             });
         }
     }

@@ -172,7 +172,8 @@ impl Sharer {
             held_node.watch_for_others();
         }
         let lock = self.key.node.clone();
-        client.core().report(|| Event::Waiting { lock, ahead: 0, holder: None });
+        let thread = rt::program_thread();
+        client.core().report(|| Event::Waiting { lock, ahead: 0, holder: None, thread });
         let long_wait = LongWait::begin_here(call, &self.key.node);
         Ok(match self.wait(&queued, client, (call, long_wait), contention)? {
             // It was lost while it was handed over.

@@ -23,7 +23,7 @@ impl Hold {
     /// Replaces this hold, which is released, by one in the form's kind with the same place and
     /// token. After an error nothing is held.
     pub(crate) fn downgrade(
-        mut self,
+        self,
         form: Form,
         (data, acl): (&[u8], &[Acl]),
         wait: &Wait,
@@ -56,7 +56,7 @@ impl Hold {
         next.note_taken();
         // The first node must still be there: then no contender can have come between the two.
         self.ensure_held_within(wait)?;
-        next.report_as_one_with(&mut self);
+        next.report_as_one_with(&self);
         // If that is not confirmed in time, the background goes on; the reader's place is certain.
         self.release_within(wait)?;
         Ok(next)

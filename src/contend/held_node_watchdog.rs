@@ -93,6 +93,8 @@ pub(super) struct WatchdogState {
     pub(super) idle: bool,
     pub(super) lost: Option<LossReason>,
     pub(super) released: bool,
+    /// Since when a caller holds it, if that was reported and its end was not.
+    pub(super) reported_since: Option<Instant>,
     /// The release of the lock was requested.
     pub(super) requested: bool,
     pub(super) callbacks: HolderCallbacks,
@@ -599,6 +601,7 @@ impl Watchdog {
         let callbacks = mem::take(&mut state.callbacks.lost);
         state.due += callbacks.len();
         let (idle, tell) = (state.idle, state.on_loss.clone());
+        let since = state.reported_since.take();
         let tokens = mem::take(&mut state.callbacks.tokens);
         self.changed.notify_all();
         drop(state);
@@ -615,7 +618,8 @@ impl Watchdog {
             let session = self.session.upgrade();
             self.reports.report(LogAs::LOSS, || {
                 let details = session.and_then(|session| session.details(why));
-                Event::HoldLost { lock, node, what, reason: why, details }
+                let held = since.map(|since| rt::now().saturating_duration_since(since));
+                Event::HoldLost { lock, node, what, held, reason: why, details }
             });
         }
     }

@@ -67,8 +67,6 @@ pub struct Hold {
     shared: Option<(Arc<dyn Sharing>, u64)>,
     /// Whether there were other contenders when it was granted; `None` if that is not known.
     pub(super) contested: Option<bool>,
-    /// Since when a caller holds it, if its release is to be reported.
-    since: Option<Instant>,
     over: bool,
     /// The thread that has taken it, if that is known.
     taken_by: Option<ThreadId>,
@@ -156,7 +154,6 @@ impl Hold {
             turn,
             shared,
             contested: None,
-            since: None,
             over: false,
             taken_by: None,
             joint: None,
@@ -537,14 +534,37 @@ impl Hold {
         self.note_taken();
         let Some(begin) = begin else { return self };
         let now = rt::now();
-        self.since = Some(now);
         self.held_node.core.report(|| Event::Acquired {
             lock: path::parent(&self.held_node.path).to_owned(),
+            what: self.held_node.watchdog.noun,
             waited: now.saturating_duration_since(begin),
             token: self.token(),
             is_local: self.turn > 0,
+            thread: rt::program_thread(),
         });
+        self.report_end_of(now);
         self
+    }
+
+    /// Has the end of a hold reported that was reported to begin then: its loss or its release, whichever comes
+    /// first.
+    fn report_end_of(&self, since: Instant) {
+        let mut state = self.held_node.watchdog.state.lock();
+        let is_lost = state.lost.is_some();
+        state.reported_since = Some(since).filter(|_| !is_lost);
+        drop(state);
+        if is_lost {
+            // That loss was reported before the hold was.
+            self.report_released(since);
+        }
+    }
+
+    fn report_released(&self, since: Instant) {
+        self.held_node.core.report(|| Event::Released {
+            lock: path::parent(&self.held_node.path).to_owned(),
+            what: self.held_node.watchdog.noun,
+            held: rt::now().saturating_duration_since(since),
+        });
     }
 
     /// Notes that this thread has it.
@@ -554,8 +574,11 @@ impl Hold {
     }
 
     /// Reports the release as one of both, which hold on after each other.
-    pub(crate) fn report_as_one_with(&mut self, before: &mut Hold) {
-        self.since = before.since.take();
+    pub(crate) fn report_as_one_with(&self, before: &Hold) {
+        let since = before.held_node.watchdog.state.lock().reported_since.take();
+        if let Some(since) = since {
+            self.report_end_of(since);
+        }
     }
 
     /// Gives up the node; `None` if another thread has it, or it is kept. Otherwise it must be deleted,
@@ -566,12 +589,10 @@ impl Hold {
             watchdog.given_away.note(&watchdog.node);
         }
         // Before the next holder can report that it has acquired it.
-        let since = self.since.take().filter(|_| self.held_node.is_held());
+        self.held_node.loss();
+        let since = self.held_node.watchdog.state.lock().reported_since.take();
         if let Some(since) = since {
-            self.held_node.core.report(|| Event::Released {
-                lock: path::parent(&self.held_node.path).to_owned(),
-                held: rt::now().saturating_duration_since(since),
-            });
+            self.report_released(since);
         }
         self.over = true;
         match self.shared.take() {

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use crate::contend::acquire::{Contention, Limits, acquire_after, insist, insist_within};
+use crate::contend::acquire::{
+    Contention, Limits, acquire_after, insist, insist_within, report_end,
+};
 use crate::contend::ask_and_break;
 use crate::contend::contender_facts::{facts, with_facts};
 use crate::contend::hold::Hold;
@@ -55,7 +57,7 @@ pub struct LockNode {
     /// What those who hold it contend for.
     kind: ContenderKind,
     /// What is held, for messages.
-    noun: &'static str,
+    pub(super) noun: &'static str,
     /// Whether the default data have facts for programs, as those of an election's candidates have not.
     pub(crate) tells_facts: bool,
 }
@@ -137,8 +139,8 @@ impl LockNode {
         self.client().core().check_process()?;
         self.check(form)?;
         let started = self.client().core().time_for_report();
-        let hold = acquire_after(&self.contention(self.node()?, form), limits, others, begin)?;
-        Ok(hold.map(|hold| hold.acquired_since(started)))
+        let got = acquire_after(&self.contention(self.node()?, form), limits, others, begin);
+        report_end(self.client(), (self.path(), self.noun), limits, started, got)
     }
 
     pub(crate) fn contention(&self, node: &str, form: Form) -> Contention {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::common_to_locks::{LockNode, guard, settings};
 use super::recipe_znode::NodeConfig;
 use crate::acl::Acl;
-use crate::contend::acquire::{Limits, insist, insist_within};
+use crate::contend::acquire::{Limits, insist, insist_within, report_end};
 use crate::contend::acquire_among_threads::{Key, Sharer};
 use crate::contend::handover_among_threads_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
@@ -192,8 +192,8 @@ impl DistributedLock {
                 let contention =
                     || self.lock_node.contention(node, self.form(ContenderKind::Mutex));
                 let begin = self.lock_node.client().core().time_for_report();
-                let hold = sharer.acquire(self.client(), limits, contention)?;
-                hold.map(|hold| hold.acquired_since(begin))
+                let got = sharer.acquire(self.client(), limits, contention);
+                report_end(self.client(), (node, self.noun), limits, begin, got)?
             }
         };
         Ok(hold.map(LockGuard::new))

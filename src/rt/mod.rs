@@ -40,6 +40,12 @@ pub(crate) use ground::{
     ThreadId, bell, now, random, thread_id,
 };
 
+/// The calling thread as the program knows it, also where the threads of a simulation are others.
+#[cfg_attr(not(test), expect(unused_qualifications, reason = "tests have another `ThreadId`"))]
+pub(crate) fn program_thread() -> std::thread::ThreadId {
+    std::thread::current().id()
+}
+
 static LIVE: Count = Count::new(0);
 
 struct Counted;

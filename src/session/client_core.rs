@@ -108,10 +108,17 @@ impl ClientCore {
         retry: Retry,
     ) -> ClientCore {
         let reports = Arc::<Reports>::default();
-        let (prefix, pending) = (chroot.clone(), Arc::clone(&reports));
-        let reaper = Reaper::new(move |path| {
+        let (prefix, pending, process) = (chroot.clone(), Arc::clone(&reports), std::process::id());
+        let reaper = Reaper::new(move |path, is_pending| {
+            // In a forked process, the threads that are told of it do not exist.
+            if process != std::process::id() {
+                return;
+            }
             let path = shown(&prefix, path).to_owned();
-            pending.report(LogAs::CLEANUP, || Event::CleanupPending { path });
+            pending.report(LogAs::CLEANUP, || match is_pending {
+                true => Event::CleanupPending { path },
+                false => Event::CleanupEnded { path },
+            });
         });
         ClientCore {
             process: std::process::id(),

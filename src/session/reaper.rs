@@ -23,8 +23,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct Reaper {
     state: Mutex<ReaperState>,
     work: Condvar,
-    /// Told of a node whose deletion has to go on in the background.
-    on_pending: Box<dyn Fn(&str) + Send + Sync>,
+    /// Told of a node whose deletion has to go on in the background, and that this is over.
+    tell: Arc<TellPending>,
     /// There is another reference for each node that was let go and whose deletion has no answer yet.
     unanswered: Arc<()>,
 }
@@ -49,9 +49,31 @@ struct Task {
     _subscription: Subscription,
 }
 
+/// Called with a node, as the server knows it, and whether its deletion still has to go on.
+type TellPending = dyn Fn(&str, bool) + Send + Sync;
+
+/// A node to delete, of which the program is told, and when that is over.
+struct PendingNode {
+    path: String,
+    tell: Arc<TellPending>,
+}
+
+impl PendingNode {
+    fn new(path: String, tell: &Arc<TellPending>) -> PendingNode {
+        tell(&path, true);
+        PendingNode { path, tell: Arc::clone(tell) }
+    }
+}
+
+impl Drop for PendingNode {
+    fn drop(&mut self) {
+        (self.tell)(&self.path, false);
+    }
+}
+
 enum TaskKind {
     /// The node at this path.
-    Node(String),
+    Node(PendingNode),
     /// The node that transaction `czxid` created, and no later one of the same name.
     Named { path: String, czxid: i64 },
     /// Work for a given time; it returns when to run it again, if at all.
@@ -61,11 +83,11 @@ enum TaskKind {
 }
 
 impl Reaper {
-    /// Has `on_pending` called with each node, as the server knows it, whose deletion has to go on in the
-    /// background.
-    pub(crate) fn new(on_pending: impl Fn(&str) + Send + Sync + 'static) -> Arc<Reaper> {
+    /// Has `tell` called with each node, as the server knows it, whose deletion has to go on in the
+    /// background: with true when that begins, and with false when it is over.
+    pub(crate) fn new(tell: impl Fn(&str, bool) + Send + Sync + 'static) -> Arc<Reaper> {
         let (state, work, unanswered) = (Mutex::default(), Condvar::new(), Arc::default());
-        Arc::new(Reaper { state, work, on_pending: Box::new(on_pending), unanswered })
+        Arc::new(Reaper { state, work, tell: Arc::new(tell), unanswered })
     }
 
     /// Deletes a node that is no longer needed. With a connection, this returns once the request is
@@ -129,14 +151,14 @@ impl Reaper {
 
     pub(crate) fn delete(self: &Arc<Self>, session: &Arc<Session>, path: String) {
         session.leaves(&path);
-        self.add(session, TaskKind::Node(path), rt::now());
+        self.add(session, TaskKind::Node(PendingNode::new(path, &self.tell)), rt::now());
     }
 
     /// Deletes a node whose deletion the server refused before: as long as it exists, it is in the
     /// way of all other contenders.
     pub(crate) fn insist(self: &Arc<Self>, session: &Arc<Session>, path: String) {
         session.leaves_no_more(&path);
-        self.add(session, TaskKind::Node(path), rt::now());
+        self.add(session, TaskKind::Node(PendingNode::new(path, &self.tell)), rt::now());
     }
 
     /// Deletes a node under a name that other sessions may take: only the one that transaction
@@ -217,16 +239,13 @@ impl Reaper {
             }
         });
         let _subscription = session.status().subscribe(signal);
-        let node = if let TaskKind::Node(path) = &what { Some(path.clone()) } else { None };
+        let node = if let TaskKind::Node(node) = &what { Some(node.path.clone()) } else { None };
         let owner = Arc::downgrade(session);
         let mut state = self.state.lock();
         let seen = state.changes;
         state.tasks.push(Task { session: owner, what, tries: 0, due, seen, _subscription });
         self.work.notify_one();
         drop(state);
-        if let Some(path) = &node {
-            (self.on_pending)(path);
-        }
         if let Err(error) = self.retry() {
             logging::error!(target: "zklock::reaper", "could not start the cleanup thread, deleting nodes later: {error}");
             // No thread tries it before the next change; this request needs no thread.
@@ -310,7 +329,7 @@ impl Task {
             return false;
         }
         let result = match &self.what {
-            TaskKind::Node(path) => delete(session, path),
+            TaskKind::Node(node) => delete(session, &node.path),
             TaskKind::Named { path, czxid } => match session.delete_named(path, *czxid) {
                 Err(Fault::NoNode) => Ok(()),
                 deleted => deleted,
@@ -372,7 +391,9 @@ impl TaskKind {
 impl std::fmt::Display for TaskKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            TaskKind::Node(path) | TaskKind::Named { path, .. } => write!(f, "{path:?}"),
+            TaskKind::Node(PendingNode { path, .. }) | TaskKind::Named { path, .. } => {
+                write!(f, "{path:?}")
+            }
             TaskKind::Marked { parent, .. } => write!(f, "a contender under {parent:?}"),
             TaskKind::Chore(_) => f.write_str("something"),
         }

@@ -1,10 +1,13 @@
 //! What a client reports to the program, and how a client starts.
 
 use std::sync::mpsc::{self, Receiver};
+use std::thread;
 use std::time::Duration;
 
 use log::LevelFilter;
-use zklock::{Cancel, Client, DistributedLock, ErrorKind, Event, LossReason, SessionState};
+use zklock::{
+    Cancel, Client, DistributedLock, DistributedRwLock, ErrorKind, Event, LossReason, SessionState,
+};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
@@ -55,18 +58,22 @@ fn the_life_of_a_lock_is_reported_in_order() {
     let lock = DistributedLock::new(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let acquired = next(&told);
-    let Event::Acquired { lock: name, token, is_local: false, .. } = &acquired else {
+    let Event::Acquired { lock: name, token, is_local: false, what: "lock", thread, .. } =
+        &acquired
+    else {
         panic!("{acquired:?}")
     };
     assert_eq!((name, *token), (&path, guard.fencing_token()));
+    assert_eq!(*thread, thread::current().id());
     let sibling = {
         let lock = lock.clone();
         waiting(move || drop(lock.lock().unwrap()))
     };
-    let Event::Waiting { lock: waited_for, ahead: 0, holder: None, .. } = next(&told) else {
+    let Event::Waiting { lock: waited_for, ahead: 0, holder: None, thread, .. } = next(&told)
+    else {
         panic!("a thread of this process is waited for")
     };
-    assert_eq!(waited_for, path);
+    assert_eq!((waited_for, thread), (path.clone(), sibling.thread().id()));
     drop(guard);
     sibling.join().unwrap();
     let (released, acquired) = match (next(&told), next(&told)) {
@@ -85,6 +92,22 @@ fn the_life_of_a_lock_is_reported_in_order() {
         panic!("another client's lock is waited for")
     };
     assert_eq!((waited_for, holder.as_deref()), (path.clone(), Some(theirs.path())));
+    let not_acquired = next(&told);
+    let Event::NotAcquired { lock: wanted, what: "lock", error: None, thread, waited, .. } =
+        &not_acquired
+    else {
+        panic!("{not_acquired:?}")
+    };
+    assert_eq!((wanted, *thread), (&path, thread::current().id()));
+    assert!(*waited >= Duration::from_secs(1), "{waited:?}");
+    assert!(not_acquired.to_string().ends_with(": others have it"), "{not_acquired}");
+    let cancel = Cancel::new();
+    cancel.cancel();
+    assert_eq!(kind(lock.lock_within(&cancel)), ErrorKind::Cancelled);
+    let cancelled = next(&told);
+    let Event::NotAcquired { error: Some(ErrorKind::Cancelled), .. } = cancelled else {
+        panic!("{cancelled:?}")
+    };
     drop(theirs);
     drop(lock);
     zk.close();
@@ -127,7 +150,8 @@ fn an_outage_and_a_loss_are_reported() {
         panic!("{session_lost:?}")
     };
     assert_eq!(of, session);
-    let Event::HoldLost { lock: name, node, what: "lock", reason, .. } = &lock_lost else {
+    let Event::HoldLost { lock: name, node, what: "lock", reason, held: Some(_), .. } = &lock_lost
+    else {
         panic!("{lock_lost:?}")
     };
     assert_eq!(node, guard.path());
@@ -310,8 +334,78 @@ fn a_deletion_that_goes_on_in_the_background_is_reported() {
         Event::CleanupPending { path, .. } => Some(path),
         _ => None,
     });
-    assert_eq!(pending.find_map(|path| path), Some(path));
+    assert_eq!(pending.find_map(|path| path).as_ref(), Some(&path));
     proxy.pass();
     site.wait_for_children("a", 0);
+    let mut ended = std::iter::repeat_with(|| match next(&told) {
+        Event::CleanupEnded { path, .. } => Some(path),
+        _ => None,
+    });
+    assert_eq!(ended.find_map(|path| path), Some(path));
     site.finish([zk]);
+}
+
+/// What is to be deleted when the session ends is no longer pending.
+#[test]
+fn a_deletion_that_is_pending_ends_with_the_session() {
+    skip_without_server!();
+    let site = Site::own("pending-lost");
+    let proxy = Proxy::start(site.server().addr());
+    let (zk, told) = reporting(&proxy.hosts());
+    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let path = guard.path().to_owned();
+    proxy.refuse();
+    eventually(SOON, "the loss of the connection", || zk.state() != SessionState::Connected);
+    drop(guard);
+    let mut events = std::iter::repeat_with(|| next(&told));
+    let pending = events.find(|event| matches!(event, Event::CleanupPending { .. }));
+    assert_eq!(pending.map(|event| event.to_string().starts_with(&path)), Some(true));
+    let ended = events.find(|event| matches!(event, Event::CleanupEnded { .. }));
+    assert_eq!(ended.map(|event| event.to_string().starts_with(&path)), Some(true));
+    site.finish([zk]);
+}
+
+/// Threads take a lock from each other while others delete its nodes: each hold that is reported ends once, by its
+/// release or its loss.
+#[test]
+fn each_hold_that_is_reported_ends_exactly_once() {
+    skip_without_zookeeper!();
+    let site = Site::shared("events-once");
+    let (zk, told) = reporting(site.hosts());
+    let other = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a").keep_for(Duration::from_millis(5));
+    let seen = DistributedLock::new(&other, &site.base, "a");
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| (0..100).for_each(|_| drop(lock.lock().unwrap()))))
+            .collect();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            if let Some(holder) = seen.holder().unwrap() {
+                seen.break_lock(&holder).unwrap();
+            }
+        }
+    });
+    let shared = DistributedRwLock::new(&zk, &site.base, "b");
+    let read = shared.write().unwrap().downgrade().unwrap();
+    other.znode(read.path()).delete().unwrap();
+    eventually(SOON, "the loss of the reader's node", || !read.is_held());
+    drop(read);
+    drop(shared.write().unwrap().downgrade().unwrap());
+    drop(lock);
+    zk.close();
+    let (mut acquired, mut ended, mut lost) = (0, 0, 0);
+    loop {
+        match next(&told) {
+            Event::Acquired { .. } => acquired += 1,
+            Event::Released { .. } => ended += 1,
+            Event::HoldLost { held: Some(_), .. } => (ended, lost) = (ended + 1, lost + 1),
+            Event::Closed => break,
+            _ => {}
+        }
+        assert!(ended <= acquired, "{ended} of {acquired} have ended");
+    }
+    assert_eq!((acquired, ended), (302, 302));
+    assert!(lost > 0);
+    drop((seen, shared));
+    site.finish([zk, other]);
 }
