@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::ask_each::AskEach;
 use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
@@ -143,7 +144,7 @@ impl LockList {
 
 /// Whether no other contender ever has this node's path, and it says something about itself: a
 /// request to release the lock may have stood in the place of that.
-fn is_told_apart(one: &Contender) -> bool {
+pub(super) fn is_told_apart(one: &Contender) -> bool {
     const HEX_DIGITS_OF_A_UUID: usize = 32;
     let ticket = Ticket::parse(path::last(&one.path));
     let has_guid = ticket.is_some_and(|ticket| ticket.guid().len() >= HEX_DIGITS_OF_A_UUID);
@@ -158,8 +159,8 @@ fn list_locks(
     path::check_absolute(base)?;
     let core = client.core();
     LIST.ask(client.core(), base, |session| {
-        let mut walk = Walk::default();
-        if !look_at_and_below(session, &mut walk, base, |path| core.whole(path))? {
+        let (mut walk, mut asks) = (Walk::default(), session);
+        if !look_at_and_below(&mut asks, &mut walk, base, |path| core.whole(path))? {
             return Ok(None);
         }
         read_firsts(session, &mut walk, &known, |path| core.whole(path))?;
@@ -168,33 +169,45 @@ fn list_locks(
 }
 
 /// False if there is no such node.
-pub(super) fn look_at_and_below(
-    session: &Session,
+pub(super) fn look_at_and_below<A: AskEach>(
+    asks: &mut A,
     walk: &mut Walk,
     base: &str,
     whole: impl Fn(&str) -> String,
-) -> Answer<bool> {
-    let Some(children) = session.names(&whole(base), false)? else { return Ok(false) };
-    walk.note_children(base, &children);
-    look_below(session, walk, whole)?;
+) -> Result<bool, A::Error> {
+    let list = |session: &Session, paths: &[String]| {
+        paths.iter().map(|path| session.names(path, false)).collect()
+    };
+    let children = asks.each(&[whole(base)], list)?.pop();
+    match children.unwrap_or(Ok(None)) {
+        Ok(Some(children)) => walk.note_children(base, &children),
+        Ok(None) => return Ok(false),
+        Err(fault) => return Err(asks.refused(fault)),
+    }
+    look_below(asks, walk, whole)?;
     Ok(true)
 }
 
-fn look_below(session: &Session, walk: &mut Walk, whole: impl Fn(&str) -> String) -> Answer<()> {
+fn look_below<A: AskEach>(
+    asks: &mut A,
+    walk: &mut Walk,
+    whole: impl Fn(&str) -> String,
+) -> Result<(), A::Error> {
     loop {
         let paths = walk.next_nodes();
         if paths.is_empty() {
             return Ok(());
         }
         let asked: Vec<String> = paths.iter().map(|path| whole(path)).collect();
-        for (path, children) in paths.iter().zip(session.children_each(&asked, false)) {
+        let list = |session: &Session, paths: &[String]| session.children_each(paths, false);
+        for (path, children) in paths.iter().zip(asks.each(&asked, list)?) {
             match children {
                 Ok(Some(children)) => walk.note_children(path, &children),
                 // It was deleted meanwhile.
                 Ok(None) => walk.requests += 1,
                 Err(Fault::NoAuth) => walk.note_unlisted(path, UnlistedReason::NotAuthorized),
                 Err(Fault::TooLarge(_)) => walk.note_unlisted(path, UnlistedReason::TooLarge),
-                Err(fault) => return Err(fault),
+                Err(fault) => return Err(asks.refused(fault)),
             }
         }
     }

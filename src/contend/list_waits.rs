@@ -1,17 +1,22 @@
-//! Reads all contenders below a base path.
+//! Looks at all contenders below a base path, and reads those of which an earlier look does not tell enough.
 
 use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 
+use super::ask_each::AskEach;
 use super::list_contenders::Contender;
-use super::list_locks::{LIST, LockList, UnlistedReason, Walk, look_at_and_below};
+use super::list_locks::{LIST, LockList, UnlistedReason, Walk, is_told_apart, look_at_and_below};
+use super::pace::Pace;
 use super::ticket::Ticket;
 use super::wait_graph::Waits;
+use super::which_to_read::{Known, Reading, which_to_read};
 use crate::error::Result;
 use crate::path;
 use crate::rt;
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::Answer;
+use crate::session::requests::read_each_by;
 use crate::session::session::Session;
 
 impl Client {
@@ -41,33 +46,85 @@ pub(super) fn look_at_waits(
     core: &ClientCore,
     base: &str,
 ) -> Answer<Option<Waits>> {
-    let whole = |path: &str| core.whole(path);
-    let begun = rt::now();
+    let (earlier, mut asks) = (Waits::empty(base), session);
+    session.sync()?;
+    look(&mut asks, core, &earlier)
+}
+
+/// A contender that a look lists.
+struct Listed<'a> {
+    path: &'a str,
+    place: usize,
+    holds: bool,
+    known: Option<Known<'a>>,
+}
+
+/// Looks again, after an earlier look or an empty one.
+pub(super) fn look<A: AskEach>(
+    asks: &mut A,
+    core: &ClientCore,
+    earlier: &Waits,
+) -> Result<Option<Waits>, A::Error> {
+    let (begun, whole) = (rt::now(), |path: &str| core.whole(path));
     let mut walk = Walk::default();
     walk.takes_all = true;
-    session.sync()?;
-    if !look_at_and_below(session, &mut walk, base, whole)? {
+    if !look_at_and_below(asks, &mut walk, &earlier.base, whole)? {
         return Ok(None);
     }
-    let mut contenders = Vec::new();
     walk.locks.sort_by(|(one, _), (other, _)| one.path.cmp(&other.path));
-    let paths: Vec<String> =
-        walk.locks.iter().flat_map(|(_, all)| all).map(|one| whole(one)).collect();
-    walk.requests += paths.len();
+    let (listed_at, known) = (rt::now(), known_from(earlier));
+    let mut listed: Vec<Listed<'_>> = Vec::new();
+    for (lock, nodes) in &walk.locks {
+        listed.extend(nodes.iter().enumerate().map(|(place, path)| {
+            let known = known.get(&**path).copied();
+            Listed { path, place, holds: place < lock.holders, known }
+        }));
+    }
+    let facts: Vec<_> = listed.iter().map(|one| (one.known, one.holds)).collect();
+    let reads = which_to_read(walk.requests, &facts);
+    let due = listed.iter().zip(&reads).filter(|(_, is_read)| **is_read);
+    let paths: Vec<String> = due.map(|(one, _)| whole(one.path)).collect();
     let hidden = RefCell::new(Vec::new());
     let note_hidden = |path: &str| hidden.borrow_mut().push(core.shown(path).to_owned());
-    let mut reads = session.read_each_noting(&paths, note_hidden).into_iter();
-    for (lock, nodes) in &walk.locks {
-        for (place, (node, read)) in nodes.iter().zip(&mut reads).enumerate() {
-            let Some(ticket) = Ticket::parse(path::last(node)) else { continue };
-            let seen = Contender::seen(&lock.path, &ticket, read)?;
-            contenders.extend(seen.map(|one| one.at(place, place < lock.holders)));
-        }
+    let read = read_each_by(&paths, note_hidden, |paths, question| {
+        asks.each(paths, |session, paths| question(session, paths))
+    });
+    let mut read = read?.into_iter();
+    let (mut contenders, mut readings) = (Vec::new(), HashMap::new());
+    for (Listed { path, place, holds, known }, is_read) in listed.into_iter().zip(reads) {
+        let holds_since = known.and_then(|known| known.reading.holds_since).unwrap_or(listed_at);
+        let (one, at) = match known {
+            Some(known) if !is_read => (Some(known.one.clone()), known.reading.at),
+            _ => {
+                let (Some(read), Some(ticket)) = (read.next(), Ticket::parse(path::last(path)))
+                else {
+                    continue;
+                };
+                let seen = Contender::seen(path::parent(path), &ticket, read);
+                (seen.map_err(|fault| asks.refused(fault))?, listed_at)
+            }
+        };
+        let Some(one) = one else { continue };
+        contenders.push(one.at(place, holds));
+        let holds_since = holds.then_some(holds_since);
+        readings.insert(path.to_owned(), Reading { at, holds_since });
     }
     let hidden = hidden.into_inner().into_iter();
     walk.unlisted.extend(hidden.map(|path| (path, UnlistedReason::NotAuthorized)));
-    let LockList { base, unlisted, requests, .. } = walk.finish(base);
-    let chroot = core.whole("");
-    let ended = rt::now();
-    Ok(Some(Waits { base, contenders, unlisted, requests, chroot, begun, ended }))
+    walk.requests += paths.len();
+    let LockList { base, unlisted, requests, .. } = walk.finish(&earlier.base);
+    let (chroot, ended, pace) = (core.whole(""), rt::now(), Pace::default());
+    Ok(Some(Waits { base, contenders, unlisted, requests, chroot, begun, ended, readings, pace }))
+}
+
+/// What an earlier look knows of contenders whose paths nobody else ever has.
+fn known_from(earlier: &Waits) -> HashMap<&str, Known<'_>> {
+    let in_edges: HashSet<usize> =
+        earlier.edges().into_iter().flat_map(|(holder, by)| [holder, by]).collect();
+    let told_apart = earlier.contenders.iter().enumerate().filter(|(_, one)| is_told_apart(one));
+    let known = told_apart.filter_map(|(place, one)| {
+        let reading = *earlier.readings.get(&one.path)?;
+        Some((&*one.path, Known { one, reading, is_in_edge: in_edges.contains(&place) }))
+    });
+    known.collect()
 }

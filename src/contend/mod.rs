@@ -10,13 +10,16 @@
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], what its node
 //!   tells later ([`tell_facts`]), what a thread holds ([`held_by_thread`], [`guards_given_away`]), how programs wait for its end ([`wait_until_lost`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
-//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`list_waits`], [`observe_holders`], [`ask_and_break`];
+//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`list_waits`], [`refresh_waits`], [`observe_holders`],
+//!   [`ask_and_break`];
+//!   how looks send many requests ([`ask_each`], [`pace`]), and which of them a repeated look needs ([`which_to_read`]);
 //!   [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
 pub(crate) mod acquire_among_threads;
 pub(crate) mod acquisition_steps;
 pub(crate) mod ask_and_break;
+mod ask_each;
 pub(crate) mod contender_facts;
 pub(crate) mod downgrade;
 pub(crate) mod fenced_commit;
@@ -34,10 +37,13 @@ mod list_waits;
 mod long_wait;
 mod node_shared_by_threads;
 pub(crate) mod observe_holders;
+mod pace;
 pub(crate) mod proof_that_others_are_ahead;
+mod refresh_waits;
 pub(crate) mod rule;
 mod tell_facts;
 pub(crate) mod ticket;
 pub(crate) mod wait_graph;
 pub(crate) mod wait_until_lost;
 mod watched_nodes;
+mod which_to_read;

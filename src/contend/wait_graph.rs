@@ -12,9 +12,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::list_contenders::Contender;
 use super::list_locks::UnlistedReason;
+use super::pace::Pace;
 use super::rule::excludes;
 use super::ticket::ContenderKind;
+use super::which_to_read::Reading;
 use crate::path;
+use crate::rt;
 use crate::session_id::SessionId;
 
 /// Two looks must be at least this far apart for what both show to be certain.
@@ -36,6 +39,10 @@ pub struct Waits {
     pub(super) chroot: String,
     pub(super) begun: Instant,
     pub(super) ended: Instant,
+    /// When each contender was read, by its path.
+    pub(super) readings: HashMap<String, Reading>,
+    /// Of the requests of this look and the one that it refreshed.
+    pub(super) pace: Pace,
 }
 
 /// Holders that each wait for a lock which the next one holds, and the last for one of the first: see
@@ -62,6 +69,16 @@ pub struct WaitingHolder {
 }
 
 impl Waits {
+    /// Returns what is known of the locks at `base` and below it before anybody has looked: nothing.
+    ///
+    /// To [`refresh`](Waits::refresh), so that the first look has a limit of requests, too.
+    pub fn empty(base: impl Into<String>) -> Waits {
+        let (now, base, chroot) = (rt::now(), base.into(), String::new());
+        let (contenders, unlisted, readings) = (Vec::new(), Vec::new(), HashMap::new());
+        let (begun, ended, pace) = (now, now, Pace::default());
+        Waits { base, contenders, unlisted, requests: 0, chroot, begun, ended, readings, pace }
+    }
+
     /// Returns which contenders wait for other locks while they hold one.
     ///
     /// Each pair has the places, in [`contenders`](Waits::contenders), of a holder, and of the contender by which
@@ -413,7 +430,9 @@ mod tests {
             });
             let (unlisted, at) = (Vec::new(), self.begun + after);
             let (base, chroot) = ("/".to_owned(), "/root".to_owned());
-            Waits { base, contenders, unlisted, requests: 0, chroot, begun: at, ended: at }
+            let (readings, pace) = (HashMap::new(), Pace::default());
+            let (begun, ended) = (at, at);
+            Waits { base, contenders, unlisted, requests: 0, chroot, begun, ended, readings, pace }
         }
 
         /// Whether the deadlocks that two looks in a row show are certain, and for which locks each waits.

@@ -5,6 +5,7 @@
 //! some of them with an error, on a connection that lives on, and does not carry them out. Those
 //! are repeated, with pauses; a request whose answer is not waited for gets [`Fault::Busy`].
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -60,6 +61,28 @@ fn patiently<T>(mut ask: impl FnMut() -> Answer<T>, rest: impl Fn(Duration)) -> 
         pause = (pause * 2).min(LONGEST);
     }
     Err(Fault::ConnectionLoss)
+}
+
+/// A question about each of several paths.
+pub(crate) type Question<T> = fn(&Verbs, &[String]) -> Vec<Answer<T>>;
+
+/// [`Verbs::read_each_noting`], with questions that are asked in some other way.
+pub(crate) fn read_each_by<E>(
+    paths: &[String],
+    on_hidden: impl Fn(&str),
+    mut ask: impl FnMut(&[String], Question<Found>) -> Result<Vec<Answer<Found>>, E>,
+) -> Result<Vec<Answer<Found>>, E> {
+    let mut all = ask(paths, Verbs::data_each)?;
+    let may_have_stat =
+        |read: &Answer<Found>| matches!(read, Err(Fault::NoAuth | Fault::TooLarge(_)));
+    let unread: Vec<usize> = (0..all.len()).filter(|at| may_have_stat(&all[*at])).collect();
+    let hidden = unread.iter().filter(|at| matches!(all[**at], Err(Fault::NoAuth)));
+    hidden.for_each(|at| on_hidden(&paths[*at]));
+    let again: Vec<String> = unread.iter().map(|at| paths[*at].clone()).collect();
+    for (at, found) in unread.into_iter().zip(ask(&again, Verbs::stat_each)?) {
+        all[at] = found;
+    }
+    Ok(all)
 }
 
 fn strange<T>(reply: &Reply) -> Answer<T> {
@@ -473,17 +496,20 @@ impl Verbs {
         paths: &[String],
         on_hidden: impl Fn(&str),
     ) -> Vec<Answer<Found>> {
-        let mut all = self.ask_each(paths, |path| Request::data(path, false), data);
-        let unread: Vec<usize> =
-            (0..all.len()).filter(|at| self.may_have_stat(&all[*at], false)).collect();
-        let hidden = unread.iter().filter(|at| matches!(all[**at], Err(Fault::NoAuth)));
-        hidden.for_each(|at| on_hidden(&paths[*at]));
-        let again: Vec<String> = unread.iter().map(|at| paths[*at].clone()).collect();
-        let stats = self.ask_each(&again, |path| Request::exists(path, false), stat);
-        for (at, found) in unread.into_iter().zip(stats) {
-            all[at] = found.map(|stat| stat.map(|stat| (Vec::new(), stat)));
-        }
+        let together = |paths: &[String], question: Question<Found>| Ok(question(self, paths));
+        let Ok(all) = read_each_by::<Infallible>(paths, on_hidden, together);
         all
+    }
+
+    fn data_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
+        self.ask_each(paths, |path| Request::data(path, false), data)
+    }
+
+    /// As `data_each`, without the data.
+    fn stat_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
+        let stats = self.ask_each(paths, |path| Request::exists(path, false), stat);
+        let without_data = |found: Option<Stat>| found.map(|stat| (Vec::new(), stat));
+        stats.into_iter().map(|found| found.map(without_data)).collect()
     }
 
     /// Sets watches on several contenders' nodes, in one round trip if possible, and answers as `read`

@@ -110,6 +110,41 @@ fn in_a_circle(size: usize, expected: &str) {
 }
 
 #[test]
+fn looks_that_refresh_others_find_what_first_looks_do() {
+    skip_without_server!();
+    const MOST: u32 = 200;
+    let site = Site::own("deadlocks-refresh");
+    let (zk, all_hold) = (site.client(), Arc::new(Barrier::new(2)));
+    let clients: Vec<Client> = (0..2).map(|_| site.quiet_client()).collect();
+    let lock = |client: &Client, name: &str| strict(client, &site.base, name);
+    let (a, b) = (lock(&clients[0], "a"), lock(&clients[0], "b"));
+    let (theirs, ours) = (lock(&clients[1], "b"), lock(&clients[1], "a"));
+    let threads = vec![
+        takes_two(&all_hold, move || a.lock(), move || b.lock()),
+        takes_two(&all_hold, move || theirs.lock(), move || ours.lock()),
+    ];
+    site.wait_for_children("a", 2);
+    site.wait_for_children("b", 2);
+    let again = |look: &Waits| look.refresh(&zk, MOST).unwrap().expect("a base node");
+    let mut first = again(&Waits::empty(&*site.base));
+    eventually(SOON, "a circle", || {
+        first = again(&first);
+        first.edges().len() == 2
+    });
+    // One in between, as there is if looks follow each other at once.
+    let between = again(&first);
+    pass(BETWEEN_LOOKS);
+    let later = again(&between);
+    for earlier in [&first, &between] {
+        let found = later.deadlocks(Some(earlier));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].is_certain && circle(&found[0]) == "a b", "{}", found[0]);
+    }
+    zk.close();
+    end(site, clients, threads);
+}
+
+#[test]
 fn two_clients_that_lock_in_opposite_order() {
     skip_without_server!();
     in_a_circle(2, "l0 l1");

@@ -47,6 +47,7 @@ mod observe; // watching which contenders hold
 mod once; // jobs that run once
 mod proxy; // the faulty network itself
 mod queue; // scenarios 79 and 80: queues
+mod refresh; // looks that repeat another one in few requests
 mod report; // what a client reports to the program, and how it starts
 mod retry; // limits on the retries of a call
 mod revocation; // scenario 68: asking holders to release, and forcing them

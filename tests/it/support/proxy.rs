@@ -65,6 +65,8 @@ pub(crate) struct Seen {
     pub(crate) opcode: i32,
     pub(crate) xid: i32,
     pub(crate) path: Option<String>,
+    /// After it was sent, and before it was passed on.
+    pub(crate) at: Instant,
 }
 
 /// A running proxy. Its connections and threads end when it is dropped.
@@ -880,7 +882,7 @@ fn parse_request(frame: &[u8]) -> Option<Seen> {
     let xid = int_at(frame, 4)?;
     let opcode = int_at(frame, 8)?;
     let path = if opcode::has_path(opcode) { string_at(frame, 12) } else { None };
-    Some(Seen { opcode, xid, path })
+    Some(Seen { opcode, xid, path, at: Instant::now() })
 }
 
 /// The request with an opcode that no server knows.

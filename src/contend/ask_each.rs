@@ -1,0 +1,133 @@
+//! Asks about many nodes: together, or paced.
+
+use std::sync::Arc;
+
+use super::pace::Pace;
+use crate::error::{Error, Result};
+use crate::rt::{self, Deadline};
+use crate::session::client_core::ClientCore;
+use crate::session::connection::{Answer, Fault};
+use crate::session::request_errors::Purpose;
+use crate::session::retrying_call::{Call, Stop};
+use crate::session::session::Session;
+
+/// Asks about many nodes.
+pub(super) trait AskEach {
+    type Error;
+
+    /// The answers to a question about each of these paths, none of them a lost connection or session. The
+    /// question is one request for each path; it may be asked about some of them at a time, and again.
+    fn each<T>(
+        &mut self,
+        paths: &[String],
+        question: impl Fn(&Session, &[String]) -> Vec<Answer<T>>,
+    ) -> Result<Vec<Answer<T>>, Self::Error>;
+
+    /// The error for an answer that ends it all.
+    fn refused(&self, fault: Fault) -> Self::Error;
+}
+
+/// Together.
+impl AskEach for &Session {
+    type Error = Fault;
+
+    fn each<T>(
+        &mut self,
+        paths: &[String],
+        question: impl Fn(&Session, &[String]) -> Vec<Answer<T>>,
+    ) -> Answer<Vec<Answer<T>>> {
+        unless_lost(question(self, paths))
+    }
+
+    fn refused(&self, fault: Fault) -> Fault {
+        fault
+    }
+}
+
+fn unless_lost<T>(answers: Vec<Answer<T>>) -> Answer<Vec<Answer<T>>> {
+    match answers.iter().filter_map(|one| one.as_ref().err()).find(|fault| fault.is_loss()) {
+        Some(lost) => Err(lost.clone()),
+        None => Ok(answers),
+    }
+}
+
+/// Paced. What was answered before a connection or a session was lost is not asked again.
+pub(super) struct Paced<'a> {
+    pub(super) core: &'a Arc<ClientCore>,
+    pub(super) purpose: Purpose,
+    /// The node that errors are about.
+    pub(super) node: &'a str,
+    pub(super) pace: Pace,
+    /// The session whose server has caught up with the leader since this began.
+    pub(super) synced: Option<i64>,
+}
+
+impl AskEach for Paced<'_> {
+    type Error = Error;
+
+    fn each<T>(
+        &mut self,
+        paths: &[String],
+        question: impl Fn(&Session, &[String]) -> Vec<Answer<T>>,
+    ) -> Result<Vec<Answer<T>>> {
+        let mut answers = Vec::with_capacity(paths.len());
+        for some in paths.chunks(self.pace.chunk()) {
+            let ask = |session: &Session| unless_lost(question(session, some));
+            answers.extend(self.insist(some.len(), ask)?);
+        }
+        Ok(answers)
+    }
+
+    fn refused(&self, fault: Fault) -> Error {
+        self.purpose.refused(&fault, self.node)
+    }
+}
+
+impl Paced<'_> {
+    /// Asks, with so many requests, until there is an answer, within the connect timeout and what the pace adds.
+    fn insist<T>(&mut self, count: usize, question: impl Fn(&Session) -> Answer<T>) -> Result<T> {
+        let mut first = None;
+        loop {
+            self.pause(count)?;
+            let call = first.get_or_insert_with(|| self.call());
+            let (begun, synced, mut sent) = (rt::now(), &mut self.synced, 0);
+            let answer = call.ask(|session| {
+                let id = Some(session.id());
+                if *synced != id {
+                    sent = 1;
+                    session.sync()?;
+                    *synced = id;
+                    return Ok(None);
+                }
+                sent = count;
+                question(session).map(Some)
+            });
+            self.pace.note(sent, begun, rt::now());
+            match answer {
+                Ok(Ok(Some(answer))) => return Ok(answer),
+                Ok(Ok(None)) => {}
+                Ok(Err(_)) if call.is_unanswered() => {}
+                Ok(Err(fault)) => return Err(self.refused(fault)),
+                Err(stop) => return Err(self.stopped(stop, call)),
+            }
+        }
+    }
+
+    /// Until so many requests may be sent. The end of the session ends a pause, and there has to be another one.
+    fn pause(&mut self, count: usize) -> Result<()> {
+        while let Some(until) = self.pace.pause(count, rt::now()) {
+            let mut call = self.call();
+            let session = call.session().map_err(|stop| self.stopped(stop, &call))?;
+            call.has_come(Deadline::at(until), || session.status().now().ended.is_some());
+        }
+        Ok(())
+    }
+
+    fn call(&self) -> Call {
+        Call::strict(self.core, &self.core.connect_timeout().into())
+    }
+
+    fn stopped(&self, stop: Stop, call: &Call) -> Error {
+        self.purpose.stopped(stop, call, self.node)
+    }
+}

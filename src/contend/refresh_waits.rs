@@ -1,0 +1,47 @@
+//! Looks at all contenders below a base path again, with a limit of requests.
+
+use super::ask_each::Paced;
+use super::list_locks::LIST;
+use super::list_waits::look;
+use super::wait_graph::Waits;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::session::client::Client;
+
+impl Waits {
+    /// Looks again, as [`Client::waits`] does, in fewer requests and with a limit of them; `None` if the node at
+    /// the base path does not exist.
+    ///
+    /// - Who holds and who waits is as recent as in a first look, and so is what a contender tells that was not in
+    ///   this look, has come to hold since then or a few seconds before, or takes part in an
+    ///   [edge](Waits::edges). Others are shown with what they told when they were last read, which may be
+    ///   some looks ago.
+    /// - Any second has at most `most_per_second` requests, spread evenly; those of this look count, too.
+    ///   Requests that a server was too busy for are repeated, and not counted.
+    /// - Looks in a row find the same [deadlocks](Waits::deadlocks) as first looks do, if the earlier one ended
+    ///   three seconds before; it need not be the one that was refreshed. Those within a process, of which
+    ///   contenders tell later, are found when these are read again.
+    ///
+    /// Takes one request to catch up with the leader, which is not counted in [`requests`](Waits::requests); one for
+    /// each node that is no contender; one for each contender of which the above makes it read; and a tenth of these
+    /// for the contenders that were not read for the longest time. Contenders whose names have no guid, and those
+    /// that tell nothing, because their data are hidden or empty, are read each time. The look takes as long as its
+    /// requests have to; a contender that goes before it is read is left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`locks`](Client::locks), within the connect timeout for each of its steps;
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if `most_per_second` is 0.
+    pub fn refresh(&self, client: &Client, most_per_second: u32) -> Result<Option<Waits>> {
+        let (base, core) = (&*self.base, client.core());
+        path::check_absolute(base)?;
+        if most_per_second == 0 {
+            let message = "cannot look with 0 requests in a second: at least 1 is needed";
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(base));
+        }
+        let pace = self.pace.clone().limited_to(most_per_second);
+        let mut asks = Paced { core, purpose: LIST, node: base, pace, synced: None };
+        let found = look(&mut asks, core, self)?;
+        Ok(found.map(|found| Waits { pace: asks.pace, ..found }))
+    }
+}
