@@ -107,8 +107,8 @@ fn a_new_holder_is_shown_with_the_time_since_when_it_holds() {
     let crowd = format!("{}/crowd", site.base);
     raw.create_all(&crowd).unwrap();
     (0..60).for_each(|_| drop(contend(&mut raw, &crowd)));
-    let (held, lock) = (strict(&one, &site.base, "a"), strict(&other, &site.base, "a"));
-    let held = held.lock().unwrap();
+    let held = strict(&one, &site.base, "a").lock().unwrap();
+    let lock = strict(&other, &site.base, "a");
     let waiter = waiting(move || lock.lock().unwrap());
     site.wait_for_children("a", 2);
     let look = refresh(&Waits::empty(&*site.base), &zk);
@@ -154,10 +154,10 @@ fn most_in_a_second(proxy: &Proxy) -> usize {
     let of_looks = [opcode::GET_CHILDREN, opcode::GET_DATA, opcode::EXISTS];
     let all = proxy.requests().into_iter().filter(|one| of_looks.contains(&one.opcode));
     let at: Vec<Instant> = all.map(|one| one.at).collect();
-    let from = |first| {
-        at[first..].iter().take_while(move |one| **one < at[first] + Duration::from_secs(1))
-    };
-    (0..at.len()).map(|first| from(first).count()).max().unwrap_or_default()
+    let until = |first: &Instant| *first + Duration::from_secs(1);
+    let from =
+        |place: usize| at[place..].iter().take_while(|one| **one < until(&at[place])).count();
+    (0..at.len()).map(from).max().unwrap_or_default()
 }
 
 #[test]
