@@ -9,6 +9,7 @@ const REPLY_LIMIT = 10_000;
 const OLD_AFTER = 5_000;
 const CONNECTING_LIMIT = 5_000;
 const MOST_ROWS = 200;
+const MOST_WAITERS = 10;
 const MOST_BOXES = 24;
 const MOST_BOXES_IN_A_LAYER = 6;
 const SCHEMA = 1;
@@ -54,10 +55,10 @@ function visible(text) {
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, "\ufffd");
 }
 
-function shortened(text, most) {
+// The text, or its beginning and so many letters of its end.
+function shortened(text, most, end = 0) {
   const letters = Array.from(visible(text));
   if (letters.length <= most) return letters.join("");
-  const end = Math.floor((most - 1) / 2);
   return `${letters.slice(0, most - 1 - end).join("")}…${letters.slice(letters.length - end).join("")}`;
 }
 
@@ -73,7 +74,7 @@ const STATES = {
   free: "Free",
 };
 
-const KINDS = { mutex: "mutex", read_write: "read/write lock", semaphore: "semaphore" };
+const KINDS = { mutex: "Mutex", read_write: "Read/write lock", semaphore: "Semaphore" };
 
 // ---- Decisions
 
@@ -148,7 +149,7 @@ function situation(known, now) {
     }
     const why = error ? `: ${error}` : "";
     return say("outage", "ZooKeeper cannot be reached",
-      `zklock serve has no connection to ${hosts} since ${clock(since)}${why}. ${shown} Who holds and waits now is not known.`);
+      `zklock serve has had no connection to ${hosts} since ${clock(since)}${why}. ${shown} Who holds and waits now is not known.`);
   }
   if (error) return say("failed", "The last look at the locks failed", `${error}. ${shown}`);
   if (!reply.snapshot) {
@@ -213,12 +214,13 @@ function heldBy(lock) {
   return last ? `nobody now; last ${visible(last.who)}` : "nobody now";
 }
 
-function inWords(seen, lock) {
-  const parts = [`${KINDS[lock.kind] || lock.kind}${lock.permits ? ` of ${counted(lock.permits, "permit", "permits")}` : ""}`];
-  parts.push(lock.holders_total > 0 ? `held by ${number(lock.holders_total)}` : "held by nobody now");
-  parts.push(`waited for by ${number(lock.waiters_total)}`);
+function inWords(lock) {
+  const permits = lock.permits ? ` of ${counted(lock.permits, "permit", "permits")}` : "";
+  const stuck = { deadlock: ", in a deadlock", suspected: ", perhaps in a deadlock" }[lock.state] || "";
+  const holders = lock.holders_total > 0 ? `held by ${number(lock.holders_total)}` : "held by nobody now";
   const handOvers = counted(lock.hand_overs, "hand-over", "hand-overs");
-  return `${parts[0]}: ${parts[1]}, ${parts[2]}; ${handOvers} since zklock serve began`;
+  return `${KINDS[lock.kind] || visible(lock.kind)}${permits}${stuck}: ${holders}, waited for by ${number(lock.waiters_total)}; `
+    + `${handOvers} since zklock serve began.`;
 }
 
 // The holders now and before, the latest first, as parts of the time that they cover: 0 is the beginning, 1 the
@@ -316,56 +318,67 @@ function box(lock, path, layer) {
   return { path, key: path, name: lock ? lock.name : path, lines, layer, state: lock ? lock.state : "" };
 }
 
-// Where boxes and arrows are. `along` is the direction of the arrows (of x, or of y in narrow windows), `across` the
-// other one. An arrow that does not lead to the next layer takes a lane beside all boxes.
-const BOX = { width: 208, height: 66 };
+// Where boxes and arrows are: the layers beside each other if there is room, otherwise all boxes in one column.
+// `along` is the direction of the arrows (of x, or of y in a column), `across` the other one. An arrow that does not
+// lead to the next layer takes a lane beside all boxes, which it shares with others that lead to the same box.
+const BOX = { width: 236, height: 68 };
 
-function placed({ boxes, arrows }, isNarrow) {
-  const [size, breadth] = isNarrow ? [BOX.height, BOX.width] : [BOX.width, BOX.height];
-  const [gap, beside] = [56, 16];
-  const lowest = Math.min(...boxes.map((one) => one.layer));
+function placed(picture, room) {
+  const beside = inLayers(picture, false);
+  return beside.width <= room ? beside : inLayers(picture, true);
+}
+
+function inLayers({ boxes, arrows }, isColumn) {
+  const [size, breadth] = isColumn ? [BOX.height, BOX.width] : [BOX.width, BOX.height];
+  const [gap, beside] = [44, 16];
+  const sorted = [...boxes].sort((one, other) => one.layer - other.layer);
   const layers = [];
-  for (const one of boxes) {
-    (layers[one.layer - lowest] ||= []).push(one);
+  for (const one of sorted) {
+    const layer = layers[layers.length - 1];
+    if (layer && layer[0].layer === one.layer && !isColumn) layer.push(one);
+    else layers.push([one]);
   }
-  const broadest = Math.max(...layers.map((layer) => layer.length)) * (breadth + beside) - beside;
+  const lengthOf = (layer) => layer.length * (breadth + beside) - beside;
+  const broadest = Math.max(...layers.map(lengthOf));
   const where = new Map();
   layers.forEach((layer, index) => {
-    const taken = layer.length * (breadth + beside) - beside;
     layer.forEach((one, place) => {
-      const across = (broadest - taken) / 2 + place * (breadth + beside);
-      where.set(one.key, { along: 20 + index * (size + gap), across, layer: one.layer });
+      const across = (broadest - lengthOf(layer)) / 2 + place * (breadth + beside);
+      where.set(one.key, { along: 22 + index * (size + gap), across, index });
     });
   });
-  const point = (along, across) => (isNarrow ? `${across} ${along}` : `${along} ${across}`);
-  let lanes = 0;
+  const point = (along, across) => (isColumn ? `${across} ${along}` : `${along} ${across}`);
+  const lanes = new Map();
   const drawn = arrows.map(({ from, to, isStuck }) => {
     const [a, b] = [where.get(from), where.get(to)];
     const [leaves, arrives] = [a.along + size, b.along];
-    const head = (along, across) =>
-      `M${point(along - 9, across - 5)} L${point(along, across)} L${point(along - 9, across + 5)} Z`;
-    if (b.layer === a.layer + 1) {
+    const arrow = (line, across) => ({
+      isStuck,
+      line: `${line} L${point(arrives - 8, across)}`,
+      head: `M${point(arrives - 9, across - 5)} L${point(arrives, across)} L${point(arrives - 9, across + 5)} Z`,
+    });
+    if (b.index === a.index + 1) {
       const [y, z] = [a.across + breadth / 2, b.across + breadth / 2];
       const middle = (leaves + arrives) / 2;
-      const line = `M${point(leaves, y)} C${point(middle, y)} ${point(middle, z)} ${point(arrives - 8, z)}`;
-      return { from, to, isStuck, line, head: head(arrives, z) };
+      return arrow(`M${point(leaves, y)} C${point(middle, y)} ${point(middle, z)} ${point(arrives - 9, z)}`, z);
     }
-    const lane = broadest + 14 + 12 * lanes;
-    const offset = 8 + (4 * lanes) % 16;
-    lanes += 1;
+    if (!lanes.has(to)) lanes.set(to, lanes.size);
+    const lane = broadest + 14 + 12 * lanes.get(to);
+    const bend = (4 * lanes.get(to)) % 12;
     const [y, z] = [a.across + breadth * 0.75, b.across + breadth * 0.75];
-    const line = `M${point(leaves, y)} L${point(leaves + offset, y)} L${point(leaves + offset, lane)} `
-      + `L${point(arrives - 12 - offset / 2, lane)} L${point(arrives - 12 - offset / 2, z)} L${point(arrives - 8, z)}`;
-    return { from, to, isStuck, line, head: head(arrives, z) };
+    return arrow(`M${point(leaves, y)} L${point(leaves + 7 + bend, y)} L${point(leaves + 7 + bend, lane)} `
+      + `L${point(arrives - 13 - bend / 2, lane)} L${point(arrives - 13 - bend / 2, z)}`, z);
   });
-  const length = layers.length * (size + gap) - gap + 40;
-  const across = broadest + (lanes > 0 ? 14 + 12 * lanes : 0);
-  const [width, height] = isNarrow ? [across, length] : [length, across];
-  const boxesAt = boxes.map((one) => {
+  const length = layers.length * (size + gap) - gap + 44;
+  const across = broadest + (lanes.size > 0 ? 6 + 12 * lanes.size : 0);
+  const boxesAt = sorted.map((one) => {
     const at = where.get(one.key);
-    return { ...one, x: isNarrow ? at.across : at.along, y: isNarrow ? at.along : at.across };
+    return { ...one, x: isColumn ? at.across : at.along, y: isColumn ? at.along : at.across };
   });
-  return { width: width + 4, height: height + 4, boxes: boxesAt, arrows: drawn };
+  return {
+    width: 4 + (isColumn ? across : length), height: 4 + (isColumn ? length : across), boxes: boxesAt,
+    arrows: drawn.map((arrow, index) => ({ ...arrow, from: arrows[index].from, to: arrows[index].to })),
+  };
 }
 
 // ---- What changes the document
@@ -572,6 +585,7 @@ function renderDeadlocks(seen, isCurrent) {
   }, (item, one) => {
     const [word, sentence, locks, advice, commands] = item.children;
     setAttribute(item, "class", one.is_certain ? "certain" : "suspected");
+    show(word, certain > 0 && certain < all.length);
     setText(word, one.is_certain ? "Deadlock" : "Suspected deadlock");
     setText(sentence, visible(one.text.replace(/^(suspected )?deadlock: /i, "")));
     setLinks(locks, one.locks.length === 1 ? "Lock:" : "Locks:", one.locks);
@@ -672,7 +686,7 @@ function renderLock(seen, isCurrent) {
     return;
   }
   const then = isCurrent ? "" : `At ${clock(seen.snapshot.taken_at)}: `;
-  setText(at("lock-state"), `${then}${STATES[lock.state] || visible(lock.state)}. ${inWords(seen, lock)}.`);
+  setText(at("lock-state"), then + inWords(lock));
   renderContenders(seen, lock);
   renderGraph(seen, lock);
   renderPast(seen, lock);
@@ -697,15 +711,18 @@ function renderContenders(seen, lock) {
     });
   };
   rows("holders", "Held for", lock.holders, (one) => heldFor(seen, one), "waits for", (one) => one.waits_for);
-  rows("waiters", "Queued for", lock.waiters, (one) => lasting(before(seen, one.queued_at)), "holds",
+  const waiters = isWholeQueue ? lock.waiters : lock.waiters.slice(0, MOST_WAITERS);
+  rows("waiters", "Queued for", waiters, (one) => lasting(before(seen, one.queued_at)), "holds",
     (one) => holds.get(one.node) || []);
-  const rest = (total, all) => (total > all.length ? `The first ${number(all.length)} of ${number(total)}.` : "");
+  const rest = (total, all) => (total > all.length ? `The first ${number(all.length)} of ${number(total)}` : "");
   const note = (id, text) => {
     setText(at(id), text);
     show(at(id), text !== "");
   };
   note("holders-note", lock.holders_total === 0 ? "Nobody now." : rest(lock.holders_total, lock.holders));
-  note("waiters-note", lock.waiters_total === 0 ? "Nobody waits." : rest(lock.waiters_total, lock.waiters));
+  note("waiters-note", lock.waiters_total === 0 ? "Nobody waits." : rest(lock.waiters_total, waiters));
+  show(at("whole-queue"), lock.waiters.length > waiters.length);
+  setText(at("whole-queue"), `Show ${number(lock.waiters.length)} of them`);
 }
 
 function renderGraph(seen, lock) {
@@ -719,12 +736,12 @@ function renderGraph(seen, lock) {
   if (ahead > 0) parts.push(`Left out: ${counted(ahead, "lock", "locks")} that the holders of these wait for.`);
   setText(at("graph-note"), parts.join(" "));
   show(at("graph"), !isAlone);
-  const isNarrow = document.documentElement.clientWidth < 700;
-  const key = isAlone ? "" : JSON.stringify([picture, isNarrow]);
+  const drawing = isAlone ? null : placed(picture, at("graph").clientWidth);
+  const key = JSON.stringify(drawing);
   if (at("graph").dataset.key === key) return;
   at("graph").dataset.key = key;
   const focused = at("graph").contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-  at("graph").replaceChildren(...(isAlone ? [] : [drawnGraph(placed(picture, isNarrow), lock.path)]));
+  at("graph").replaceChildren(...(drawing ? [drawnGraph(drawing, lock.path)] : []));
   if (focused) {
     const same = [...at("graph").querySelectorAll("a")].find((link) => link.getAttribute("href") === focused);
     (same || at("graph")).focus({ preventScroll: true });
@@ -746,9 +763,9 @@ function drawnGraph(picture, path) {
     const inside = drawn("svg", { x: one.x, y: one.y, width: BOX.width, height: BOX.height });
     inside.append(drawn("title", {}, visible(said.filter(Boolean).join(", "))));
     inside.append(drawn("rect", { x: 1.5, y: 1.5, width: BOX.width - 3, height: BOX.height - 3, rx: 5 }));
-    inside.append(drawn("text", { x: 10, y: 21, class: "name" }, shortened(one.name, 25)));
+    inside.append(drawn("text", { x: 10, y: 21, class: "name" }, shortened(one.name, 28, 10)));
     one.lines.forEach((line, index) => {
-      inside.append(drawn("text", { x: 10, y: 39 + 16 * index }, shortened(line, 31)));
+      inside.append(drawn("text", { x: 10, y: 39 + 16 * index }, shortened(line, 33)));
     });
     const state = `box ${one.state}${one.path === path ? " is-chosen" : ""}${one.path === null ? " is-waiters" : ""}`;
     svg.append(one.path === null
@@ -785,6 +802,8 @@ function renderPast(seen, lock) {
 // ---- The keyboard and the address
 
 let listScroll = 0;
+// Whether all waiters of the lock are shown that are listed.
+let isWholeQueue = false;
 let lastChosen = chosen();
 
 function rowLinks() {
@@ -836,6 +855,7 @@ function onAddress() {
   lastChosen = path;
   if (from === null) listScroll = scrollY;
   tabStop = path ?? from;
+  isWholeQueue = false;
   render();
   if (path !== null) {
     at("lock").scrollTop = 0;
@@ -916,14 +936,14 @@ document.addEventListener("visibilitychange", () => {
 });
 addEventListener("hashchange", onAddress);
 addEventListener("popstate", onAddress);
-let wasNarrow = null;
-addEventListener("resize", () => {
-  const isNarrow = document.documentElement.clientWidth < 700;
-  if (isNarrow !== wasNarrow) render();
-  wasNarrow = isNarrow;
-});
+addEventListener("resize", render);
 at("filter").addEventListener("input", onFilter);
 at("rows").addEventListener("click", onRowClick);
+at("whole-queue").addEventListener("click", () => {
+  isWholeQueue = true;
+  render();
+  at("waiters-title").focus({ preventScroll: true });
+});
 at("to-list").addEventListener("click", (event) => {
   event.preventDefault();
   leaveLock();

@@ -125,6 +125,10 @@ impl Browser {
         self.post("url", &json!({ "url": url }));
     }
 
+    pub(crate) fn load_again(&self) {
+        self.post("refresh", &json!({}));
+    }
+
     /// The result of a function's body in the page.
     pub(crate) fn script(&self, text: &str) -> Value {
         self.post("execute/sync", &json!({ "script": text, "args": [] }))
@@ -221,8 +225,12 @@ impl Browser {
         let address = |line: &Value| {
             let event: Value = serde_json::from_str(line["message"].as_str().unwrap()).unwrap();
             let event = &event["message"];
-            let is_request = event["method"] == "Network.requestWillBeSent";
-            is_request.then(|| event["params"]["request"]["url"].as_str().unwrap().to_owned())
+            let request = &event["params"];
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            // The browser begins with a page of its own.
+            let is_ours = !text(&request["documentURL"]).starts_with("chrome://");
+            let is_request = is_ours && event["method"] == "Network.requestWillBeSent";
+            is_request.then(|| text(&request["request"]["url"]))
         };
         log.as_array().unwrap().iter().filter_map(address).collect()
     }

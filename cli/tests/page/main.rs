@@ -36,9 +36,14 @@ impl Site {
     }
 
     fn open(&self, hash: &str) {
-        // Otherwise a page that differs only behind the # is not loaded again.
-        self.browser.open("about:blank");
-        self.browser.open(&format!("{}{hash}", self.served.url()));
+        let url = format!("{}{hash}", self.served.url());
+        // An address that differs only behind the # would not load the page again.
+        if self.browser.value("location.origin") == self.served.url().trim_end_matches('/') {
+            self.browser.script(&format!("history.replaceState(null, '', {url:?});"));
+            self.browser.load_again();
+        } else {
+            self.browser.open(&url);
+        }
     }
 
     fn reply(&self, reply: Value) {
@@ -64,16 +69,14 @@ impl Site {
     fn finish_except(self, complaint: Option<&str>) {
         let complaints = self.browser.complaints(complaint);
         assert!(complaints.is_empty(), "{complaints:#?}");
-        let known = ["/", "/page.css", "/page.js", "/locks.json", "/favicon.ico"];
+        let known = ["/", "/page.css", "/page.js", "/locks.json", "/healthz"];
         for path in self.served.paths() {
             assert!(known.contains(&path.as_str()), "{path}");
         }
         let asked = self.browser.asked_for();
         assert!(asked.iter().any(|address| address.ends_with("/locks.json")), "{asked:?}");
         for address in asked {
-            let is_here = address.starts_with(&self.served.url())
-                || address == "about:blank"
-                || address.starts_with("data:");
+            let is_here = address.starts_with(&self.served.url());
             assert!(is_here, "{address}");
         }
     }
@@ -94,16 +97,16 @@ macro_rules! site {
 
 #[test]
 fn before_the_first_snapshot_nothing_is_said_about_locks() {
-    let site = site!(Answer::Reply(nothing_seen("connecting", 1)));
+    let site = site!(Answer::Reply(nothing_seen("connecting", None)));
     let browser = &site.browser;
     site.open("");
     browser.until_shown("Connecting to ZooKeeper");
     browser.picture("connecting-1600-light");
-    site.reply(nothing_seen("connected", 1));
+    site.reply(nothing_seen("connected", None));
     browser.until_shown("The first look is under way");
     assert_eq!(browser.text("#age"), "Nothing seen yet");
     browser.picture("first-look-1600-light");
-    site.reply(nothing_seen("connecting", 20));
+    site.reply(nothing_seen("connecting", Some(20)));
     browser.until_shown("ZooKeeper cannot be reached");
     assert!(browser.text("#situation-detail").contains("it is not known what is held"));
     browser.picture("outage-nothing-seen-1600-light");
@@ -184,7 +187,7 @@ fn a_serve_that_does_not_answer_is_told_from_an_outage() {
     site.reply(later);
     browser.until_shown("schema 2, and this page knows 1. Reload the page.");
     // One that has begun again has seen nothing so far; what was seen before stays, as old.
-    site.reply(nothing_seen("connected", 1));
+    site.reply(nothing_seen("connected", None));
     browser.until_shown("The first look is under way");
     assert_eq!(browser.value("document.querySelectorAll('#rows tr').length"), 3);
     assert!(browser.text("#age").starts_with("Old: "));
@@ -249,8 +252,8 @@ fn a_name_that_is_html_is_text() {
         json!(["undefined", 0, 1])
     );
     assert_eq!(fits(browser), Value::Null);
-    // The same lock after the page is loaded again.
-    browser.open(&format!("{}#/locks/{}", site.served.url(), "%3Cimg%20x"));
+    // As an address has it.
+    site.open("#/locks/%3Cimg%20x");
     browser.until("at('lock-name').textContent === '/locks/<img x'");
     site.finish();
 }
@@ -273,7 +276,7 @@ fn two_thousand_locks_keep_scroll_focus_and_selection() {
          scrollTo(0, 5000);
          window.focused = document.activeElement;
          window.place = scrollY;
-         const text = document.querySelectorAll('#rows tr')[140].children[2].firstChild;
+         const text = document.querySelectorAll('#rows tr')[120].children[2].firstChild;
          getSelection().setBaseAndExtent(text, 0, text, 5);
          window.selected = String(getSelection());",
     );
@@ -457,7 +460,7 @@ fn it_fits_narrow_and_wide_windows_light_and_dark() {
         ("outage", in_outage(three_locks(), 75), "", "ZooKeeper cannot be reached"),
         ("2000-locks", many_locks(2_000), "", "2,000 locks: "),
         ("big-graph", a_big_graph(40, 20), "#/locks/middle", "Left out"),
-        ("first-look", nothing_seen("connected", 2), "", "The first look is under way"),
+        ("first-look", nothing_seen("connected", None), "", "The first look is under way"),
     ];
     for (name, reply, hash, text) in states {
         site.reply(reply);
@@ -526,7 +529,7 @@ fn what_the_page_decides_without_a_window() {
             json!(["0.2 s", "41 s", "2 min 14 s", "2 min", "3 h 5 min", "12 d 3 h"]),
         ),
         ("lastingInSeconds(1999)", json!("1 s")),
-        ("shortened('abcdefghij', 5)", json!("abc…ij")),
+        ("[shortened('abcdefghij', 5), shortened('abcdefghij', 6, 2)]", json!(["abcd…", "abc…ij"])),
         ("visible('a\\u001b[2Jb\\u202e')", json!("a\u{fffd}[2Jb\u{fffd}")),
         ("linkTo('/locks/a b#%')", json!("#/locks/a%20b%23%25")),
         ("elapsed({ steady: 5, wall: 100 }, { steady: 9, wall: 50 })", json!(4)),
@@ -535,7 +538,7 @@ fn what_the_page_decides_without_a_window() {
         ("graph(known.seen, '/locks/middle').leftOut", json!([9, 34])),
         (
             "graph(known.seen, '/locks/ahead-19').boxes.map((one) => one.layer)",
-            json!((0..24).map(|layer: i32| -layer).collect::<Vec<_>>()),
+            json!((0..24).map(|layer: i32| -layer.min(21)).collect::<Vec<_>>()),
         ),
         // A holder that waits for the same lock.
         (

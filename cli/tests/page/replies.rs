@@ -26,12 +26,12 @@ pub(crate) fn seen(locks: &[Value]) -> Value {
     })
 }
 
-/// Nothing was seen so far, and the session is in this state.
-pub(crate) fn nothing_seen(state: &str, since: u64) -> Value {
+/// Nothing was seen so far, and the session is in this state, since now or for so many seconds.
+pub(crate) fn nothing_seen(state: &str, since: Option<u64>) -> Value {
     let mut reply = seen(&[]);
     reply["snapshot"] = Value::Null;
     reply["ensemble"]["state"] = json!(state);
-    reply["ensemble"]["since"] = json!(seconds_ago(since));
+    reply["ensemble"]["since"] = json!(since.map(seconds_ago));
     reply
 }
 

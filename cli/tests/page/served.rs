@@ -16,7 +16,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
 
 /// What `/locks.json` is answered with.
 pub(crate) enum Answer {
-    /// A reply, whose `now` is then; and so is its snapshot's `taken_at`, if that is null.
+    /// A reply, whose `now` is then; and so are its snapshot's `taken_at` and its session's `since`, if they are null.
     Reply(Value),
     Status(u16),
     Text(&'static str),
@@ -106,6 +106,7 @@ impl Shared {
                 "text/javascript; charset=utf-8",
                 include_str!("../../src/serve/page.js").to_owned(),
             ),
+            "/healthz" => (200, "application/json", "{}".to_owned()),
             "/locks.json" => match &*self.answer.lock().unwrap() {
                 Answer::Reply(reply) => {
                     (200, "application/json", stamped(reply.clone()).to_string())
@@ -132,6 +133,9 @@ fn stamped(mut reply: Value) -> Value {
     let now = written(SystemTime::now());
     if reply["snapshot"].is_object() && reply["snapshot"]["taken_at"].is_null() {
         reply["snapshot"]["taken_at"] = json!(now);
+    }
+    if reply["ensemble"]["since"].is_null() {
+        reply["ensemble"]["since"] = json!(now);
     }
     reply["now"] = json!(now);
     reply
