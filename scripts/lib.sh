@@ -118,6 +118,14 @@ ensure_zookeeper() {
         "still missing"
 }
 
+# Ensures that there is a browser for the tests of the page of `zklock serve`, which are skipped without one.
+ensure_browser() {
+    if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
+        return
+    fi
+    install_packages chromium chromium-driver || say "skipped: the tests of the page in a browser"
+}
+
 # Installs packages with apt-get. If that is not allowed or fails, prints why and returns 1.
 install_packages() {
     local as_root=()

@@ -99,6 +99,10 @@ function snapshotAge(known, now) {
   return Math.max(0, atReply) + elapsed(known.received, now);
 }
 
+function pause(isHidden) {
+  return isHidden ? INTERVAL_HIDDEN : INTERVAL;
+}
+
 // What a reply brings: itself, or a failure.
 function understood(status, body) {
   if (status === 401 || status === 403 || status === 421) return { failure: { kind: "refused", why: `status ${status}` } };
@@ -163,11 +167,12 @@ function situation(known, now) {
 function summary(seen, isCurrent) {
   const where = seen.bases.map(visible).join(", ");
   const at = isCurrent ? "" : ` at ${clock(seen.snapshot.taken_at)}`;
-  if (seen.locks.length === 0) {
+  if (seen.locks.every((lock) => lock.state === "free")) {
     const unread = seen.not_seen.length > 0 ? ", as far as zklock serve may read" : "";
+    const free = seen.locks.length > 0 ? " Those listed had one in the ten minutes before." : "";
     return isCurrent
-      ? ["Nothing is held", `No lock at or below ${where} has a holder or a waiter${unread}.`]
-      : [`Nothing was held${at}`, `No lock at or below ${where} had a holder or a waiter then${unread}.`];
+      ? ["Nothing is held", `No lock at or below ${where} has a holder or a waiter${unread}.${free}`]
+      : [`Nothing was held${at}`, `No lock at or below ${where} had a holder or a waiter then${unread}.${free}`];
   }
   const words = { deadlock: "in a deadlock", suspected: "suspected", waited_for: "waited for", held: "held", free: "free now" };
   const parts = Object.entries(words)
@@ -344,20 +349,24 @@ function inLayers({ boxes, arrows }, isColumn) {
   layers.forEach((layer, index) => {
     layer.forEach((one, place) => {
       const across = (broadest - lengthOf(layer)) / 2 + place * (breadth + beside);
-      where.set(one.key, { along: 22 + index * (size + gap), across, index });
+      where.set(one.key, { along: index * (size + gap), across, index });
     });
   });
+  const isNext = ({ from, to }) => where.get(to).index === where.get(from).index + 1;
+  // Lanes lead round the first box, too.
+  const margin = arrows.every(isNext) ? 0 : 22;
+  for (const at of where.values()) at.along += margin;
   const point = (along, across) => (isColumn ? `${across} ${along}` : `${along} ${across}`);
   const lanes = new Map();
-  const drawn = arrows.map(({ from, to, isStuck }) => {
+  const lines = arrows.map(({ from, to, isStuck }) => {
     const [a, b] = [where.get(from), where.get(to)];
     const [leaves, arrives] = [a.along + size, b.along];
     const arrow = (line, across) => ({
-      isStuck,
+      from, to, isStuck,
       line: `${line} L${point(arrives - 8, across)}`,
       head: `M${point(arrives - 9, across - 5)} L${point(arrives, across)} L${point(arrives - 9, across + 5)} Z`,
     });
-    if (b.index === a.index + 1) {
+    if (isNext({ from, to })) {
       const [y, z] = [a.across + breadth / 2, b.across + breadth / 2];
       const middle = (leaves + arrives) / 2;
       return arrow(`M${point(leaves, y)} C${point(middle, y)} ${point(middle, z)} ${point(arrives - 9, z)}`, z);
@@ -369,7 +378,7 @@ function inLayers({ boxes, arrows }, isColumn) {
     return arrow(`M${point(leaves, y)} L${point(leaves + 7 + bend, y)} L${point(leaves + 7 + bend, lane)} `
       + `L${point(arrives - 13 - bend / 2, lane)} L${point(arrives - 13 - bend / 2, z)}`, z);
   });
-  const length = layers.length * (size + gap) - gap + 44;
+  const length = layers.length * (size + gap) - gap + 2 * margin;
   const across = broadest + (lanes.size > 0 ? 6 + 12 * lanes.size : 0);
   const boxesAt = sorted.map((one) => {
     const at = where.get(one.key);
@@ -377,7 +386,8 @@ function inLayers({ boxes, arrows }, isColumn) {
   });
   return {
     width: 4 + (isColumn ? across : length), height: 4 + (isColumn ? length : across), boxes: boxesAt,
-    arrows: drawn.map((arrow, index) => ({ ...arrow, from: arrows[index].from, to: arrows[index].to })),
+    // Those of a deadlock lie above the others.
+    arrows: lines.sort((one, other) => one.isStuck - other.isStuck),
   };
 }
 
@@ -510,6 +520,23 @@ let tabStop = null;
 let last = { kind: "asking", isCurrent: false, deadlocks: null };
 
 function render() {
+  keepPlace(renderParts);
+}
+
+// What the person looks at stays where it is in the window: the row with the focus, otherwise the beginning of what is
+// scrolled through. (A browser would follow any row that it chooses, wherever that row is moved to.)
+function keepPlace(change) {
+  const isInSight = (one) => one.getBoundingClientRect().bottom > 0 && one.getBoundingClientRect().top < innerHeight;
+  const row = document.activeElement.closest("#rows tr");
+  const begun = [at("rows"), at("lock")].find((one) => one.checkVisibility() && one.getBoundingClientRect().top < 0);
+  const kept = row && isInSight(row) ? row : begun;
+  const before = kept?.getBoundingClientRect().top;
+  change();
+  const moved = kept?.checkVisibility() ? kept.getBoundingClientRect().top - before : 0;
+  if (Math.abs(moved) >= 1) scrollBy(0, moved);
+}
+
+function renderParts() {
   const now = clocks();
   const is = situation(known, now);
   const { seen } = known;
@@ -742,6 +769,8 @@ function renderGraph(seen, lock) {
   at("graph").dataset.key = key;
   const focused = at("graph").contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   at("graph").replaceChildren(...(drawing ? [drawnGraph(drawing, lock.path)] : []));
+  const isWider = at("graph").scrollWidth > at("graph").clientWidth;
+  setAttribute(at("graph"), "tabindex", isWider ? 0 : null);
   if (focused) {
     const same = [...at("graph").querySelectorAll("a")].find((link) => link.getAttribute("href") === focused);
     (same || at("graph")).focus({ preventScroll: true });
@@ -903,7 +932,7 @@ async function ask() {
   const outcome = await reply();
   isAsking = false;
   known = after(known, outcome, clocks());
-  timer = setTimeout(ask, document.hidden ? INTERVAL_HIDDEN : INTERVAL);
+  timer = setTimeout(ask, pause(document.hidden));
   render();
 }
 

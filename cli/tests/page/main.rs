@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::browser::{Browser, DOWN, END, ENTER, ESCAPE, HOME, TAB, UP};
 use crate::replies::{
-    a_big_graph, a_deadlock, holder, in_outage, lock, many_locks, nothing_seen, seen, three_locks,
-    waiter,
+    a_big_graph, a_deadlock, a_free_lock, holder, in_outage, lock, many_locks, nothing_seen, seen,
+    three_locks, waiter,
 };
 use crate::served::{Answer, Served};
 
@@ -178,6 +178,12 @@ fn a_serve_that_does_not_answer_is_told_from_an_outage() {
     browser.view(360, 740, "dark");
     browser.picture("no-answer-360-dark");
     assert!(!site.has_shown("cannot be reached"));
+    for scheme in ["light", "dark"] {
+        browser.view(360, 740, scheme);
+        assert_eq!((fits(browser), pale(browser)), (Value::Null, json!([])));
+    }
+    site.served.answer(Answer::Silence);
+    browser.until_shown("no answer within 10 s");
     site.served.answer(Answer::Status(401));
     browser.until_shown("zklock serve refuses this browser");
     site.served.answer(Answer::Text("<html>"));
@@ -275,22 +281,32 @@ fn two_thousand_locks_keep_scroll_focus_and_selection() {
          rowLinks()[150].focus();
          scrollTo(0, 5000);
          window.focused = document.activeElement;
-         window.place = scrollY;
          const text = document.querySelectorAll('#rows tr')[120].children[2].firstChild;
-         getSelection().setBaseAndExtent(text, 0, text, 5);
-         window.selected = String(getSelection());",
+         getSelection().setBaseAndExtent(text, 0, text, 5);",
     );
     // Times go on; the order of rows is another one: the focused one comes first, others are gone.
-    let same = "document.activeElement === window.focused && scrollY === window.place && String(getSelection()) === window.selected";
+    let kept = || {
+        browser.value(
+            "[document.activeElement === window.focused, Math.round(window.focused.getBoundingClientRect().top),
+              String(getSelection())]",
+        )
+    };
+    let before = kept();
     site.pass_a_reply();
-    assert_eq!(browser.value(same), true);
+    assert_eq!(kept(), before);
+    // More above it, and less again.
+    let mut stuck = many_locks(2_000);
+    stuck["deadlocks"] = a_deadlock()["deadlocks"].take();
+    site.reply(stuck);
+    browser.until("!at('deadlocks').hidden");
+    assert_eq!(kept(), before);
     let mut other = many_locks(2_000);
     let all = other["locks"].as_array_mut().unwrap();
     all[140..160].reverse();
     site.reply(other.clone());
     browser
         .until("document.querySelectorAll('#rows tr')[149].querySelector('a') === window.focused");
-    assert_eq!(browser.value(same), true);
+    assert_eq!(kept(), before);
     let all = other["locks"].as_array_mut().unwrap();
     let focused = all.remove(149);
     all.insert(0, focused);
@@ -311,10 +327,20 @@ fn two_thousand_locks_keep_scroll_focus_and_selection() {
     browser.script("window.changes = 0;");
     site.pass_a_reply();
     assert_eq!(browser.value("window.changes"), 0);
+    // Without a focus, the list stays where it is.
+    browser.script("document.activeElement.blur(); getSelection().empty(); scrollTo(0, 3000);");
+    let place = "Math.round(at('rows').getBoundingClientRect().top)";
+    let before = browser.value(place);
+    let mut stuck = many_locks(1_999);
+    stuck["deadlocks"] = a_deadlock()["deadlocks"].take();
+    stuck["locks"].as_array_mut().unwrap()[50..150].reverse();
+    site.reply(stuck);
+    browser.until("!at('deadlocks').hidden");
+    assert_eq!(browser.value(place), before);
     // Filtered, any of them is found.
-    browser.press(&["/", "1", "9", "9", "9"]);
+    browser.press(&["/", "1", "9", "9", "8"]);
     assert_eq!(browser.text("#matches"), "1 of 1,999 locks");
-    assert_eq!(browser.text("#rows a"), "/locks/customers/01999");
+    assert_eq!(browser.text("#rows a"), "/locks/customers/01998");
     browser.picture("2000-locks-filtered-1600-light");
     browser.press(&["x"]);
     assert_eq!(browser.text("#more"), "No lock fits the filter. Esc in the field clears it.");
@@ -453,6 +479,7 @@ fn it_fits_narrow_and_wide_windows_light_and_dark() {
     let browser = &site.browser;
     let states = [
         ("no-locks", seen(&[]), "", "Nothing is held"),
+        ("free", a_free_lock(), "#/locks/nightly", "Last holders"),
         ("3-locks", three_locks(), "", "3 locks: "),
         ("one-lock", three_locks(), "#/locks/nightly", "Last holders"),
         ("deadlock", a_deadlock(), "#/locks/orders", "1 deadlock"),
@@ -521,14 +548,24 @@ fn the_tables_are_tables_in_narrow_windows_too() {
 fn what_the_page_decides_without_a_window() {
     let site = site!(Answer::Reply(a_big_graph(40, 20)));
     let browser = &site.browser;
-    site.open("");
+    site.open("#/locks/middle");
     browser.until_shown("61 locks: ");
+    assert_eq!(browser.value("document.querySelectorAll('#waiters tbody tr').length"), 10);
+    browser.click("#whole-queue");
+    assert_eq!(browser.value("document.querySelectorAll('#waiters tbody tr').length"), 40);
+    assert_eq!(browser.value("document.activeElement.id"), "waiters-title");
+    assert!(
+        browser
+            .text("#graph-note")
+            .ends_with("Left out: 9 locks that the holders of these wait for.")
+    );
     let cases = [
         (
             "[200, 41e3, 134e3, 120e3, 11100e3, 1047600e3].map(lasting)",
             json!(["0.2 s", "41 s", "2 min 14 s", "2 min", "3 h 5 min", "12 d 3 h"]),
         ),
         ("lastingInSeconds(1999)", json!("1 s")),
+        ("[pause(false), pause(true)]", json!([2_000, 30_000])),
         ("[shortened('abcdefghij', 5), shortened('abcdefghij', 6, 2)]", json!(["abcd…", "abc…ij"])),
         ("visible('a\\u001b[2Jb\\u202e')", json!("a\u{fffd}[2Jb\u{fffd}")),
         ("linkTo('/locks/a b#%')", json!("#/locks/a%20b%23%25")),

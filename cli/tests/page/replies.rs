@@ -106,6 +106,13 @@ pub(crate) fn three_locks() -> Value {
     seen(&[nightly, tiles, catalogue])
 }
 
+/// One that nobody holds any more.
+pub(crate) fn a_free_lock() -> Value {
+    let mut free = lock("/locks/nightly", "free", &[], &[]);
+    free["past"] = past("/locks/nightly", &[(300, 200), (199, 30)]);
+    seen(&[free])
+}
+
 pub(crate) fn many_locks(count: u32) -> Value {
     let one = |number: u32| {
         let path = format!("/locks/customers/{number:05}");

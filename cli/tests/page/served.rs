@@ -22,6 +22,8 @@ pub(crate) enum Answer {
     Text(&'static str),
     /// The connection is closed without an answer.
     Nothing,
+    /// The connection stays open without an answer.
+    Silence,
 }
 
 struct Shared {
@@ -114,9 +116,14 @@ impl Shared {
                 Answer::Status(status) => (*status, "text/plain", String::new()),
                 Answer::Text(text) => (200, "application/json", (*text).to_owned()),
                 Answer::Nothing => return None,
+                Answer::Silence => (0, "", String::new()),
             },
             _ => (404, "text/plain", String::new()),
         };
+        if status == 0 {
+            // Until the browser gives up.
+            return lines.next().map(drop);
+        }
         let head = format!(
             "HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
