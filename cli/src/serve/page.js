@@ -224,7 +224,8 @@ function inWords(lock) {
   const stuck = { deadlock: ", in a deadlock", suspected: ", perhaps in a deadlock" }[lock.state] || "";
   const holders = lock.holders_total > 0 ? `held by ${number(lock.holders_total)}` : "held by nobody now";
   const handOvers = counted(lock.hand_overs, "hand-over", "hand-overs");
-  return `${KINDS[lock.kind] || visible(lock.kind)}${permits}${stuck}: ${holders}, waited for by ${number(lock.waiters_total)}; `
+  const waiters = lock.waiters_total > 0 ? number(lock.waiters_total) : "nobody";
+  return `${KINDS[lock.kind] || visible(lock.kind)}${permits}${stuck}: ${holders}, waited for by ${waiters}; `
     + `${handOvers} since zklock serve began.`;
 }
 
@@ -757,7 +758,8 @@ function renderGraph(seen, lock) {
   const isAlone = picture.boxes.length === 1;
   const [ahead, behind] = picture.leftOut;
   const parts = [];
-  if (isAlone) parts.push("Nobody waits for it, and its holder waits for nothing that is known.");
+  const isHeld = lock.holders_total > 0;
+  if (isAlone) parts.push(isHeld ? "Nobody waits for it, and its holder waits for nothing that is known." : "Nobody waits for it.");
   else parts.push("An arrow leads from who waits to the lock that is waited for.");
   if (behind > 0) parts.push(`Left out: ${counted(behind, "lock", "locks")} whose ${behind === 1 ? "holder waits" : "holders wait"} for these.`);
   if (ahead > 0) parts.push(`Left out: ${counted(ahead, "lock", "locks")} that the holders of these wait for.`);

@@ -400,6 +400,13 @@ fn a_deadlock_is_on_top_in_red_with_a_command_to_copy() {
     browser.click("#graph a[href=\"#/locks/stock\"]");
     browser.until("at('lock-name').textContent === '/locks/stock'");
 
+    let mut suspected = a_deadlock();
+    suspected["deadlocks"][0]["is_certain"] = json!(false);
+    suspected["deadlocks"][0]["commands"] = json!([]);
+    site.reply(suspected);
+    browser.until_shown("1 suspected deadlock");
+    assert_eq!(browser.text("#deadlocks code"), "");
+    browser.picture("suspected-1600-light");
     site.reply(three_locks());
     browser.until("at('deadlocks').hidden");
     browser.until("at('announced').textContent === 'No deadlock is seen any more.'");
@@ -491,7 +498,7 @@ fn it_fits_narrow_and_wide_windows_light_and_dark() {
     ];
     for (name, reply, hash, text) in states {
         site.reply(reply);
-        for (width, height) in [(360, 740), (800, 900), (1_600, 1_000)] {
+        for (width, height) in [(360, 740), (800, 900), (1_300, 900), (1_600, 1_000)] {
             for scheme in ["light", "dark"] {
                 browser.view(width, height, scheme);
                 site.open(hash);

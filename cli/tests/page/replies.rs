@@ -116,7 +116,7 @@ pub(crate) fn a_free_lock() -> Value {
 pub(crate) fn many_locks(count: u32) -> Value {
     let one = |number: u32| {
         let path = format!("/locks/customers/{number:05}");
-        let queue = if number < 40 { 40 - number } else { 0 };
+        let queue = 40_u32.saturating_sub(number);
         let waiters: Vec<Value> = (0..queue.min(50))
             .map(|at| waiter(&path, 2 + at, u64::from(600 - number - at)))
             .collect();
