@@ -958,7 +958,7 @@ function tick() {
 
 for (const part of document.querySelectorAll("table, thead, tbody, tr, th")) {
   const roles = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TH: "columnheader" };
-  // Said again because narrow windows show rows as blocks, and then browsers forget what they are.
+  // Said again because narrow windows show rows as blocks, and then some browsers forget what they are.
   part.setAttribute("role", roles[part.tagName]);
 }
 document.addEventListener("keydown", onKey);

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::browser::{Browser, DOWN, END, ENTER, ESCAPE, HOME, TAB, UP};
 use crate::replies::{
-    a_big_graph, a_deadlock, a_free_lock, holder, in_outage, lock, many_locks, nothing_seen, seen,
-    three_locks, waiter,
+    a_big_graph, a_deadlock, a_free_lock, holder, in_outage, lock, long_names, many_locks,
+    nothing_seen, seen, three_locks, waiter,
 };
 use crate::served::{Answer, Served};
 
@@ -484,6 +484,7 @@ fn everything_can_be_done_by_keyboard() {
 fn it_fits_narrow_and_wide_windows_light_and_dark() {
     let site = site!(Answer::Reply(seen(&[])));
     let browser = &site.browser;
+    let long = format!("#{}", long_names()["locks"][0]["path"].as_str().unwrap());
     let states = [
         ("no-locks", seen(&[]), "", "Nothing is held"),
         ("free", a_free_lock(), "#/locks/nightly", "Last holders"),
@@ -492,6 +493,8 @@ fn it_fits_narrow_and_wide_windows_light_and_dark() {
         ("deadlock", a_deadlock(), "#/locks/orders", "1 deadlock"),
         ("deadlock-list", a_deadlock(), "", "1 deadlock"),
         ("outage", in_outage(three_locks(), 75), "", "ZooKeeper cannot be reached"),
+        ("long-names", long_names(), "", "1 deadlock"),
+        ("long-names-lock", long_names(), &long, "Queue"),
         ("2000-locks", many_locks(2_000), "", "2,000 locks: "),
         ("big-graph", a_big_graph(40, 20), "#/locks/middle", "Left out"),
         ("first-look", nothing_seen("connected", None), "", "The first look is under way"),
@@ -533,6 +536,8 @@ fn the_tables_are_tables_in_narrow_windows_too() {
         for (hash, rows) in [("", 4), ("#/locks/nightly", if width == 360 { 18 } else { 22 })] {
             site.open(hash);
             browser.until_shown("Seen ");
+            let without = "[...document.querySelectorAll('table, tr, th, td')].filter((one) => !one.role).length";
+            assert_eq!(browser.value(without), 0);
             let tree = browser.command("Accessibility.getFullAXTree", &json!({}));
             let nodes = tree["nodes"].as_array().unwrap();
             let count = |role: &str| {
@@ -577,6 +582,10 @@ fn what_the_page_decides_without_a_window() {
         ("visible('a\\u001b[2Jb\\u202e')", json!("a\u{fffd}[2Jb\u{fffd}")),
         ("linkTo('/locks/a b#%')", json!("#/locks/a%20b%23%25")),
         ("elapsed({ steady: 5, wall: 100 }, { steady: 9, wall: 50 })", json!(4)),
+        // At the age of five seconds, and a millisecond later.
+        ("[0, 1].map((more) => situation({ ...known, reply: { ...known.reply, now: known.seen.snapshot.taken_at },
+           received: { steady: 0, wall: 0 } }, { steady: 5_000 + more, wall: 0 }).isCurrent)",
+            json!([true, false])),
         // At most so many boxes: the nearest, and half of them ahead; all others are counted.
         ("graph(known.seen, '/locks/middle').boxes.length", json!(18)),
         ("graph(known.seen, '/locks/middle').leftOut", json!([9, 34])),

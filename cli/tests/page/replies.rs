@@ -113,6 +113,20 @@ pub(crate) fn a_free_lock() -> Value {
     seen(&[free])
 }
 
+/// One whose names leave no place to break a line.
+pub(crate) fn long_names() -> Value {
+    let path = format!("/locks/{}", "Longname".repeat(20));
+    let mut holds = holder(&path, 1, 60, &[&path]);
+    holds["who"] = json!("holder".repeat(30));
+    let mut reply = seen(&[lock(&path, "suspected", &[holds], &[waiter(&path, 2, 50)])]);
+    reply["not_seen"] = json!([{ "path": path, "why": "not authorized" }]);
+    reply["deadlocks"] = json!([{
+        "is_certain": true, "text": path, "locks": [path], "nodes": [node(&path, 1)],
+        "commands": [format!("zklock ask {path} --node 0000000001")],
+    }]);
+    reply
+}
+
 pub(crate) fn many_locks(count: u32) -> Value {
     let one = |number: u32| {
         let path = format!("/locks/customers/{number:05}");
