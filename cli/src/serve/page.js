@@ -134,7 +134,8 @@ function situation(known, now) {
     switch (failure.kind) {
       case "refused":
         return say("refused", "zklock serve refuses this browser",
-          `Since ${since} (${failure.why}). Open the link with the token again, by a host name that it is started for. ${shown}`);
+          `Since ${since} (${failure.why}). Open the link with the token again, by a host name that it is started for. `
+            + shown);
       case "strange":
         return say("strange", "zklock serve sends what this page does not understand",
           `Since ${since}: ${failure.why}. Reload the page. ${shown}`);
@@ -152,12 +153,14 @@ function situation(known, now) {
       return say("connecting", "Connecting to ZooKeeper", `zklock serve connects to ${hosts}. ${shown}`);
     }
     const why = error ? `: ${error}` : "";
+    const unknown = seen ? " Who holds and waits now is not known." : "";
     return say("outage", "ZooKeeper cannot be reached",
-      `zklock serve has had no connection to ${hosts} since ${clock(since)}${why}. ${shown} Who holds and waits now is not known.`);
+      `zklock serve has had no connection to ${hosts} since ${clock(since)}${why}. ${shown}${unknown}`);
   }
   if (error) return say("failed", "The last look at the locks failed", `${error}. ${shown}`);
   if (!reply.snapshot) {
-    return say("first", "The first look is under way", `zklock serve is connected to ${hosts}, and reads who holds and waits. ${shown}`);
+    return say("first", "The first look is under way",
+      `zklock serve is connected to ${hosts}, and reads who holds and waits. ${shown}`);
   }
   const isCurrent = !reply.snapshot.is_old && snapshotAge(known, now) <= OLD_AFTER;
   return { kind: "works", headline: "", detail: "", isCurrent };
@@ -174,7 +177,9 @@ function summary(seen, isCurrent) {
       ? ["Nothing is held", `No lock at or below ${where} has a holder or a waiter${unread}.${free}`]
       : [`Nothing was held${at}`, `No lock at or below ${where} had a holder or a waiter then${unread}.${free}`];
   }
-  const words = { deadlock: "in a deadlock", suspected: "suspected", waited_for: "waited for", held: "held", free: "free now" };
+  const words = {
+    deadlock: "in a deadlock", suspected: "perhaps in a deadlock", waited_for: "waited for", held: "held", free: "free now",
+  };
   const parts = Object.entries(words)
     .map(([state, word]) => [seen.locks.filter((lock) => lock.state === state).length, word])
     .filter(([count]) => count > 0)
@@ -560,7 +565,7 @@ function renderParts() {
 function title(is, seen) {
   if (is.headline) return `${is.headline} – zklock`;
   const stuck = seen.deadlocks.length;
-  return stuck > 0 ? `${counted(stuck, "deadlock", "deadlocks")} – zklock` : `${counted(seen.locks.length, "lock", "locks")} – zklock`;
+  return `${stuck > 0 ? counted(stuck, "deadlock", "deadlocks") : counted(seen.locks.length, "lock", "locks")} – zklock`;
 }
 
 function announceChanges(is, deadlocks) {
@@ -594,7 +599,9 @@ function renderAge(now) {
   const age = snapshotAge(known, now);
   const isOld = age > OLD_AFTER || seen.snapshot.is_old || seen !== reply;
   setAttribute(at("age"), "class", isOld ? "is-old" : "is-current");
-  setAttribute(at("age"), "title", `Seen at ${seen.snapshot.taken_at} in ${lasting(seen.snapshot.took_ms)}, by ${counted(seen.snapshot.requests, "request", "requests")}`);
+  const { taken_at, took_ms, requests } = seen.snapshot;
+  const by = counted(requests, "request", "requests");
+  setAttribute(at("age"), "title", `Seen at ${taken_at} in ${lasting(took_ms)}, by ${by}`);
   setText(at("age"), `${isOld ? "Old: seen" : "Seen"} ${lastingInSeconds(age)} ago`);
 }
 
@@ -618,7 +625,7 @@ function renderDeadlocks(seen, isCurrent) {
     setText(sentence, visible(one.text.replace(/^(suspected )?deadlock: /i, "")));
     setLinks(locks, one.locks.length === 1 ? "Lock:" : "Locks:", one.locks);
     show(advice, one.commands.length > 0);
-    setText(advice, one.commands.length > 1 ? "To end it, run one of these on a terminal:" : "To end it, run this on a terminal:");
+    setText(advice, `To end it, run ${one.commands.length > 1 ? "one of these" : "this"} on a terminal:`);
     setChildren(commands, one.commands, (command) => command, (command) => {
       const line = made("li", {}, made("code", {}, command));
       if (navigator.clipboard) line.append(copyButton(command));
@@ -664,7 +671,8 @@ function renderList(seen, isCurrent) {
   show(at("search"), !isEmpty || filter !== "");
   show(at("locks"), rows.length > 0);
   show(at("keys"), rows.length > 0);
-  setText(at("matches"), filter.trim() && !isEmpty ? `${number(found.length)} of ${counted(seen.locks.length, "lock", "locks")}` : "");
+  const fits = `${number(found.length)} of ${counted(seen.locks.length, "lock", "locks")}`;
+  setText(at("matches"), filter.trim() && !isEmpty ? fits : "");
   const more = found.length - rows.length;
   let note = sentence;
   if (more > 0) note = `And ${number(more)} more, which are less stuck. Filter to see them.`;
@@ -709,7 +717,9 @@ function renderLock(seen, isCurrent) {
   show(at("lock-parts"), Boolean(lock));
   setAttribute(at("lock"), "class", lock ? lock.state : "");
   if (!lock) {
-    const then = isCurrent ? "Not listed: no contender is seen" : `Not listed at ${clock(seen.snapshot.taken_at)}: no contender was seen`;
+    const then = isCurrent
+      ? "Not listed: no contender is seen"
+      : `Not listed at ${clock(seen.snapshot.taken_at)}: no contender was seen`;
     setText(at("lock-state"), path === null ? "" : `${then} there, and nobody held it in the ten minutes before.`);
     return;
   }
@@ -758,10 +768,11 @@ function renderGraph(seen, lock) {
   const isAlone = picture.boxes.length === 1;
   const [ahead, behind] = picture.leftOut;
   const parts = [];
-  const isHeld = lock.holders_total > 0;
-  if (isAlone) parts.push(isHeld ? "Nobody waits for it, and its holder waits for nothing that is known." : "Nobody waits for it.");
+  const nothing = lock.holders_total > 0 ? ", and its holder waits for nothing that is known" : "";
+  if (isAlone) parts.push(`Nobody waits for it${nothing}.`);
   else parts.push("An arrow leads from who waits to the lock that is waited for.");
-  if (behind > 0) parts.push(`Left out: ${counted(behind, "lock", "locks")} whose ${behind === 1 ? "holder waits" : "holders wait"} for these.`);
+  const wait = behind === 1 ? "lock whose holder waits" : "locks whose holders wait";
+  if (behind > 0) parts.push(`Left out: ${number(behind)} ${wait} for these.`);
   if (ahead > 0) parts.push(`Left out: ${counted(ahead, "lock", "locks")} that the holders of these wait for.`);
   setText(at("graph-note"), parts.join(" "));
   show(at("graph"), !isAlone);
@@ -781,7 +792,7 @@ function renderGraph(seen, lock) {
 
 function drawnGraph(picture, path) {
   const { width, height, boxes, arrows } = picture;
-  const svg = drawn("svg", { width, height, viewBox: `-2 -2 ${width} ${height}`, role: "group", "aria-label": "Who waits for whom" });
+  const svg = drawn("svg", { width, height, viewBox: `-2 -2 ${width} ${height}` });
   for (const arrow of arrows) {
     const group = drawn("g", { class: arrow.isStuck ? "arrow is-stuck" : "arrow", "aria-hidden": "true" });
     group.append(drawn("path", { class: "line", d: arrow.line }), drawn("path", { class: "head", d: arrow.head }));
@@ -790,18 +801,19 @@ function drawnGraph(picture, path) {
   const names = new Map(boxes.map((one) => [one.key, one.path === null ? one.name : one.path]));
   for (const one of boxes) {
     const waits = arrows.filter((arrow) => arrow.from === one.key).map((arrow) => names.get(arrow.to));
-    const said = [names.get(one.key), ...one.lines, waits.length > 0 ? `waits for ${waits.join(", ")}` : ""];
+    const parts = [names.get(one.key), ...one.lines, waits.length > 0 ? `waits for ${waits.join(", ")}` : ""];
+    const said = visible(parts.filter(Boolean).join(", "));
     const inside = drawn("svg", { x: one.x, y: one.y, width: BOX.width, height: BOX.height });
-    inside.append(drawn("title", {}, visible(said.filter(Boolean).join(", "))));
+    inside.append(drawn("title", {}, said));
     inside.append(drawn("rect", { x: 1.5, y: 1.5, width: BOX.width - 3, height: BOX.height - 3, rx: 5 }));
-    inside.append(drawn("text", { x: 10, y: 21, class: "name" }, shortened(one.name, 28, 10)));
+    inside.append(drawn("text", { x: 10, y: 21, class: "name" }, shortened(one.name, 25, 9)));
     one.lines.forEach((line, index) => {
       inside.append(drawn("text", { x: 10, y: 39 + 16 * index }, shortened(line, 33)));
     });
     const state = `box ${one.state}${one.path === path ? " is-chosen" : ""}${one.path === null ? " is-waiters" : ""}`;
     svg.append(one.path === null
       ? drawn("g", { class: state }, inside)
-      : drawn("a", { class: state, href: linkTo(one.path), "aria-label": visible(said.filter(Boolean).join(", ")) }, inside));
+      : drawn("a", { class: state, href: linkTo(one.path), "aria-label": said }, inside));
   }
   return svg;
 }
@@ -815,7 +827,9 @@ function renderPast(seen, lock) {
   setChildren(at("past").tBodies[0], all, (one) => one.key, () => {
     const bar = cell("When");
     bar.classList.add("bar");
-    bar.append(drawn("svg", { viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img" }, drawn("rect", { y: 0, height: 10 })));
+    const picture = drawn("svg", { viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img" });
+    picture.append(drawn("rect", { y: 0, height: 10 }));
+    bar.append(picture);
     return made("tr", { role: "row" }, cell("Who"), cell("Held for", true), bar);
   }, (row, one) => {
     const [who, held, bar] = row.children;

@@ -501,7 +501,7 @@ fn it_fits_narrow_and_wide_windows_light_and_dark() {
     ];
     for (name, reply, hash, text) in states {
         site.reply(reply);
-        for (width, height) in [(360, 740), (800, 900), (1_300, 900), (1_600, 1_000)] {
+        for (width, height) in [(360, 740), (800, 900), (1_400, 900), (1_600, 1_000)] {
             for scheme in ["light", "dark"] {
                 browser.view(width, height, scheme);
                 site.open(hash);
