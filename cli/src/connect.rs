@@ -3,6 +3,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use zklock::{Acl, Client, ClientBuilder, Sasl, Tls};
 
@@ -84,9 +87,26 @@ impl Global {
         self.tls || self.tls_ca.is_some() || self.tls_cert.is_some()
     }
 
+    /// Whether the client shows the servers who it is, and so may read more than others.
+    pub(crate) fn has_credentials(&self) -> bool {
+        self.auth_file.is_some() || self.tls_cert.is_some() || self.sasl_user.is_some()
+    }
+
     /// A connected client.
     pub(crate) fn connect(&self) -> Result<Client, Failure> {
         Ok(self.builder()?.connect()?)
+    }
+}
+
+/// Ends the session, unless that takes longer than this.
+pub(crate) fn close_within(limit: Duration, client: Client) {
+    let (tell, told) = channel();
+    let closed = thread::Builder::new().name("zklock-closer".to_owned()).spawn(move || {
+        client.close();
+        let _ = tell.send(());
+    });
+    if closed.is_ok() {
+        let _ = told.recv_timeout(limit);
     }
 }
 

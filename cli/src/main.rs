@@ -1,7 +1,7 @@
 //! `zklock`: runs commands under ZooKeeper locks, and shows who holds and who waits.
 //!
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
-//! locks, `ask_and_break` asks holders to release and breaks locks, `token_check` compares fencing tokens. `exit`
+//! locks, `serve` serves them by HTTP, `ask_and_break` asks holders to release and breaks locks, `token_check` compares fencing tokens. `exit`
 //! has the exit codes, `connect` a client with the settings given, `words`, `table`, `log_lines` and `manual` what
 //! people read, `output` and `background_writer` how they get it without holding anybody up, `lease_budget` what time
 //! a command has to end, `reactions` what is done to it then.
@@ -25,6 +25,7 @@ mod options;
 mod output;
 #[cfg(target_os = "linux")]
 mod run;
+mod serve;
 mod table;
 mod token_check;
 mod words;
@@ -89,6 +90,7 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
         Action::Deadlocks(options) => (String::new(), look::deadlocks(&global, &options)),
         Action::Check(check) => (String::new(), look::check(&global, &check)),
         Action::Top(top) => (String::new(), look::top(&global, &top)),
+        Action::Serve(options) => (String::new(), serve::serve(&global, &options)),
         Action::Watch(one) => (one.lock.clone(), look::watch(&global, &one)),
         Action::Test(one) => (one.lock.clone(), look::test(&global, &one)),
         Action::Wait(one) => (one.lock.clone(), look::wait(&global, &one)),

@@ -182,6 +182,11 @@ pub(crate) enum Action {
     /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, or a holder that does not tell since when), 2 if a limit is exceeded or there is a
     /// deadlock, 3 if that is not known
     Check(Check),
+    /// Serve a page, JSON and metrics of the locks, by HTTP
+    ///
+    /// Goes on in an outage, too, and says so. Readers cause no requests: all are served from one look, of at most 500
+    /// requests a second
+    Serve(Serve),
     /// Ask the holders of a lock to release it
     Ask(Ask),
     /// Take a lock away from a holder, by force
@@ -303,6 +308,28 @@ pub(crate) struct Check {
     /// No deadlock below the locks' base paths
     #[arg(long)]
     pub(crate) no_deadlock: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Serve {
+    /// Paths to look at and below [default: that of --base]
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<String>,
+    /// IP:PORT, or unix:PATH for a socket that only this user can open
+    #[arg(long, default_value = "127.0.0.1:9142", value_name = "ADDRESS")]
+    pub(crate) listen: String,
+    /// File with the token that readers have to show
+    ///
+    /// As "Authorization: Bearer TOKEN", or once in a browser as /?token=TOKEN. Needed with credentials for ZooKeeper,
+    /// and if ADDRESS is not loopback. At least 16 letters, digits or -._~+/=
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Let everybody read who can reach ADDRESS
+    #[arg(long, conflicts_with = "token_file")]
+    pub(crate) no_token: bool,
+    /// Another name by which browsers reach it (NAME or NAME:PORT)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Vec<String>,
 }
 
 #[derive(Args, Debug)]

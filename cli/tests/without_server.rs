@@ -213,7 +213,7 @@ fn the_manual_and_completions_are_printed() {
 }
 
 /// All subcommands.
-const SUBCOMMANDS: [&[&str]; 19] = [
+const SUBCOMMANDS: [&[&str]; 20] = [
     &["run"],
     &["ls"],
     &["show"],
@@ -224,6 +224,7 @@ const SUBCOMMANDS: [&[&str]; 19] = [
     &["graph"],
     &["deadlocks"],
     &["check"],
+    &["serve"],
     &["ask"],
     &["break"],
     &["doctor"],

@@ -13,7 +13,7 @@ use crate::output::{complain, print, print_json, say};
 use crate::words::{Ages, as_arguments, lasting, parent, visible, who};
 
 /// Two looks this far apart tell a deadlock from waits that go on.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);
+pub(crate) const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);
 
 pub(crate) fn deadlocks(global: &Global, options: &Deadlocks) -> Result<Exit, Failure> {
     let base = global.base(options.path.as_deref());
@@ -102,13 +102,19 @@ fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
 }
 
 fn what_to_do(deadlock: &Deadlock) -> Vec<String> {
-    match last(deadlock) {
-        Some(last) => vec![
-            format!("  to end it, ask the last of them: zklock ask {last}"),
-            format!("  or, when that does nothing any more: zklock break {last}"),
-        ],
-        None => Vec::new(),
-    }
+    let [ask, break_it] = match what_ends(deadlock) {
+        Some(commands) => commands,
+        None => return Vec::new(),
+    };
+    vec![
+        format!("  to end it, ask the last of them: {ask}"),
+        format!("  or, when that does nothing any more: {break_it}"),
+    ]
+}
+
+/// The commands that end it: the second one when the first does nothing any more. `None` if it is only suspected.
+pub(crate) fn what_ends(deadlock: &Deadlock) -> Option<[String; 2]> {
+    last(deadlock).map(|last| [format!("zklock ask {last}"), format!("zklock break {last}")])
 }
 
 /// The holder whose release ends it and costs the least: the one that has held for the least time. `None` if the
@@ -121,10 +127,15 @@ fn last(deadlock: &Deadlock) -> Option<String> {
 
 /// The deadlock in one sentence, for a list of findings, with the command that ends it.
 pub(super) fn in_a_sentence(deadlock: &Deadlock, ages: Ages) -> String {
+    let next = what_ends(deadlock).map(|[ask, _]| format!(" ({ask})")).unwrap_or_default();
+    format!("{}{next}", in_words(deadlock, ages))
+}
+
+/// The same without the command.
+pub(crate) fn in_words(deadlock: &Deadlock, ages: Ages) -> String {
     let word = if deadlock.is_certain { "deadlock" } else { "suspected deadlock" };
     let all: Vec<String> = deadlock.holders.iter().map(|one| holds_and_waits(one, ages)).collect();
-    let next = last(deadlock).map(|last| format!(" (zklock ask {last})")).unwrap_or_default();
-    format!("{word}: {}{next}", all.join(", "))
+    format!("{word}: {}", all.join(", "))
 }
 
 fn deadlock_as_json(deadlock: &Deadlock) -> Value {

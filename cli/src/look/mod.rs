@@ -3,7 +3,7 @@
 mod all_locks_check;
 mod check;
 mod clock_check;
-mod deadlocks;
+pub(crate) mod deadlocks;
 mod doctor;
 mod findings;
 mod four_letter_words;

@@ -64,7 +64,7 @@ pub(super) fn warn_of_the_clock(ages: Ages) {
 }
 
 /// Why locks below a node may be missing in a list.
-pub(super) fn why_unlisted(reason: UnlistedReason) -> String {
+pub(crate) fn why_unlisted(reason: UnlistedReason) -> String {
     match reason {
         UnlistedReason::NotAuthorized => "cannot be read: not permitted (READ)".to_owned(),
         UnlistedReason::TooLarge => "has more children than can be read at once".to_owned(),
@@ -99,7 +99,7 @@ pub(super) fn lock_kind(of: LockKind) -> &'static str {
 }
 
 /// How many permits a semaphore has, and how many of them are taken.
-pub(super) fn permits(of: LockKind) -> (Option<u32>, Option<u32>) {
+pub(crate) fn permits(of: LockKind) -> (Option<u32>, Option<u32>) {
     match of {
         LockKind::Semaphore { permits, taken } => (Some(permits), Some(taken)),
         _ => (None, None),

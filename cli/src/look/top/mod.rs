@@ -27,6 +27,7 @@ use self::key_decoder::Decoder;
 use self::view::{View, pause};
 use super::ls::Row;
 use super::shown::why_unlisted;
+use crate::connect::close_within;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Top};
 use crate::table::terminal_size;
@@ -64,7 +65,7 @@ pub(crate) fn top(global: &Global, options: &Top) -> Result<Exit, Failure> {
     let end = serve(&mut view, &screen, &mut events, &mut client);
     drop(screen);
     if let Some(client) = client {
-        close(client);
+        close_within(END_WITHIN, client);
     }
     end
 }
@@ -187,18 +188,6 @@ fn check(client: &Client, base: &str, news: &Teller) {
             return;
         }
         thread::sleep(CHECK);
-    }
-}
-
-/// Ends the session, unless that takes long.
-fn close(client: Client) {
-    let (tell, told) = channel();
-    let closed = start("zklock-closer", move || {
-        client.close();
-        let _ = tell.send(());
-    });
-    if closed.is_ok() {
-        let _ = told.recv_timeout(END_WITHIN);
     }
 }
 

@@ -1,0 +1,79 @@
+//! `zklock serve`: a page, JSON and metrics of the locks, for readers by HTTP.
+//!
+//! One thread, in `looks`, asks the ensemble. Of what it has `seen`, with the `history` of earlier looks, it makes a
+//! `model`, writes that as `json` and `metrics`, and puts it on the `board`, with the `status` of the session. Another
+//! thread, in `http`, serves readers from there: it takes them from where they `listen`, bounds their `connections`,
+//! and judges their `access`, if need be by a `token`; `replies` has the routes.
+
+mod access;
+mod board;
+mod connections;
+mod history;
+mod http;
+mod json;
+mod listen;
+mod looks;
+mod metrics;
+mod model;
+mod replies;
+mod seen;
+mod status;
+mod token;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use self::access::Access;
+use self::board::Board;
+use self::json::Place;
+use self::listen::Address;
+use crate::connect::close_within;
+use crate::exit::{Exit, Failure};
+use crate::options::{Global, Serve};
+use crate::output::print;
+
+/// How long the end may wait for the end of the session, which the servers otherwise notice after its timeout.
+const END_WITHIN: Duration = Duration::from_millis(300);
+
+pub(crate) fn serve(global: &Global, options: &Serve) -> Result<Exit, Failure> {
+    let address = Address::parse(&options.listen)?;
+    let token = options.token_file.as_deref().map(token::read).transpose()?;
+    let has_credentials = global.has_credentials();
+    token::check_reach(address.reach(), has_credentials, token.is_some(), options.no_token)?;
+    let bases = bases(global, &options.paths);
+    let client = global.builder()?.lazy()?;
+    let listener = address.listen()?;
+    let place = Place { hosts: global.hosts.clone(), bases: bases.clone() };
+    let board = Arc::new(Board::new(place, SystemTime::now()));
+    let status = Arc::downgrade(&board);
+    let _changes = client.on_state_change(move |state| {
+        if let Some(board) = status.upgrade() {
+            board.status.note_session(state, SystemTime::now());
+        }
+    });
+    let access = Access::new(listener.port(), &options.host, token);
+    let shown = listener.shown();
+    looks::start(client.clone(), bases, Arc::clone(&board))?;
+    let tell = || print(&format!("listening on {shown}")).map(drop);
+    let end = http::serve(listener, access, &board, tell);
+    close_within(END_WITHIN, client);
+    end.map(|()| Exit::Success)
+}
+
+/// The paths to look at and below, without those that are below another one.
+fn bases(global: &Global, paths: &[String]) -> Vec<String> {
+    let mut all: Vec<String> = match paths {
+        [] => vec![global.base(None)],
+        paths => paths.iter().map(|path| global.base(Some(path))).collect(),
+    };
+    all.sort();
+    all.dedup();
+    let is_below = |path: &String, base: &String| {
+        path != base
+            && path
+                .strip_prefix(base.trim_end_matches('/'))
+                .is_some_and(|rest| rest.starts_with('/'))
+    };
+    let outer = all.iter().filter(|path| !all.iter().any(|base| is_below(path, base)));
+    outer.cloned().collect()
+}

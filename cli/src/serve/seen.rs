@@ -1,0 +1,197 @@
+//! What one look saw, as plain data: of all that follows from it, nothing needs a server.
+
+use std::time::{Duration, SystemTime};
+
+use zklock::{Contender, Deadlock, LockKind, Waits};
+
+use crate::look::deadlocks::{in_words, what_ends};
+use crate::look::shown::why_unlisted;
+use crate::words::{Ages, note, parent, who};
+
+/// The locks at and below all paths that are looked at.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    /// When it was seen, by this host's clock.
+    pub(super) taken_at: SystemTime,
+    /// The same by the clock that ages count by: the ensemble's, if that is known to be ahead.
+    pub(super) clock: SystemTime,
+    pub(super) took: Duration,
+    pub(super) requests: usize,
+    /// How long a server took for one request.
+    pub(super) latency: Option<Duration>,
+    pub(super) locks: Vec<SeenLock>,
+    pub(super) edges: Vec<Edge>,
+    pub(super) deadlocks: Vec<SeenDeadlock>,
+    /// What could not be looked at, and why.
+    pub(super) not_seen: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SeenLock {
+    pub(super) path: String,
+    pub(super) kind: LockKind,
+    /// In the order of grants.
+    pub(super) contenders: Vec<SeenContender>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SeenContender {
+    pub(super) node: String,
+    pub(super) sequence: i32,
+    pub(super) holds: bool,
+    pub(super) who: String,
+    pub(super) host: Option<String>,
+    pub(super) pid: Option<u32>,
+    pub(super) program: Option<String>,
+    pub(super) thread: Option<String>,
+    pub(super) label: Option<String>,
+    pub(super) queued_at: Option<SystemTime>,
+    pub(super) held_since: Option<SystemTime>,
+}
+
+/// A holder waits for another lock by this contender. Both by their nodes.
+#[derive(Clone, Debug)]
+pub(super) struct Edge {
+    pub(super) holder: String,
+    pub(super) waits_by: String,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SeenDeadlock {
+    pub(super) is_certain: bool,
+    pub(super) text: String,
+    pub(super) locks: Vec<String>,
+    pub(super) nodes: Vec<String>,
+    /// What to type to end it, if it is certain.
+    pub(super) commands: Vec<String>,
+}
+
+impl Seen {
+    /// Nothing, at this time.
+    pub(super) fn nothing(taken_at: SystemTime) -> Seen {
+        Seen {
+            taken_at,
+            clock: taken_at,
+            took: Duration::ZERO,
+            requests: 0,
+            latency: None,
+            locks: Vec::new(),
+            edges: Vec::new(),
+            deadlocks: Vec::new(),
+            not_seen: Vec::new(),
+        }
+    }
+
+    /// Adds what was seen at and below one path, and the deadlocks of it.
+    pub(super) fn add(&mut self, waits: &Waits, deadlocks: &[Deadlock]) {
+        let all = &waits.contenders;
+        let times = all.iter().flat_map(|one| [one.since, one.held_since()]).flatten();
+        self.clock = times.fold(self.clock, SystemTime::max);
+        self.requests += waits.requests;
+        for contenders in all.chunk_by(|one, other| parent(one) == parent(other)) {
+            self.locks.extend(LockKind::of(contenders).map(|kind| SeenLock {
+                path: parent(&contenders[0]).to_owned(),
+                kind,
+                contenders: contenders.iter().map(SeenContender::from).collect(),
+            }));
+        }
+        self.edges.extend(waits.edges().into_iter().map(|(holder, by)| Edge {
+            holder: all[holder].path.clone(),
+            waits_by: all[by].path.clone(),
+        }));
+        let ages = Ages::of_all(all);
+        self.deadlocks.extend(deadlocks.iter().map(|one| SeenDeadlock::new(one, ages)));
+        let unlisted = waits.unlisted.iter();
+        let why = |(path, reason): &(String, _)| (path.clone(), why_unlisted(*reason));
+        self.not_seen.extend(unlisted.map(why));
+    }
+
+    /// Notes that a path does not exist.
+    pub(super) fn add_missing(&mut self, path: &str) {
+        self.not_seen.push((path.to_owned(), "does not exist".to_owned()));
+    }
+}
+
+impl From<&Contender> for SeenContender {
+    fn from(one: &Contender) -> SeenContender {
+        SeenContender {
+            node: one.path.clone(),
+            sequence: one.sequence,
+            holds: one.holds,
+            who: who(one),
+            host: one.host.clone(),
+            pid: one.process,
+            program: one.program.clone(),
+            thread: one.thread.clone(),
+            label: note(one),
+            queued_at: one.since,
+            held_since: one.held_since(),
+        }
+    }
+}
+
+impl SeenDeadlock {
+    fn new(deadlock: &Deadlock, ages: Ages) -> SeenDeadlock {
+        let holders = &deadlock.holders;
+        let doubt = match deadlock.is_certain {
+            true => "unless a guard was given to another thread",
+            false => "unless these waits end by themselves, or are those of different threads",
+        };
+        let nodes = holders.iter().flat_map(|one| [Some(&one.holder), one.waiter.as_ref()]);
+        SeenDeadlock {
+            is_certain: deadlock.is_certain,
+            text: format!("{}, {doubt}", in_words(deadlock, ages)),
+            locks: holders.iter().map(|one| parent(&one.holder).to_owned()).collect(),
+            nodes: nodes.flatten().map(|one| one.path.clone()).collect(),
+            commands: what_ends(deadlock).into_iter().flatten().collect(),
+        }
+    }
+}
+
+/// What the tests of what follows from it look at.
+#[cfg(test)]
+pub(super) mod sample {
+    use super::*;
+
+    /// So many seconds after some time.
+    pub(in super::super) fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
+    }
+
+    /// A look at that time.
+    pub(in super::super) fn look(seconds: u64, locks: impl IntoIterator<Item = SeenLock>) -> Seen {
+        Seen { locks: locks.into_iter().collect(), ..Seen::nothing(at(seconds)) }
+    }
+
+    /// A mutex with these holders and waiters; each number is the second in which it queued, too.
+    pub(in super::super) fn lock(path: &str, holders: &[&str], waiters: &[&str]) -> SeenLock {
+        let contender = |number: &&str, holds| SeenContender {
+            node: format!("{path}/{number}"),
+            sequence: number.parse().unwrap(),
+            holds,
+            who: (*number).to_owned(),
+            host: None,
+            pid: None,
+            program: None,
+            thread: None,
+            label: None,
+            queued_at: Some(at(number.parse().unwrap())),
+            held_since: None,
+        };
+        let holders = holders.iter().map(|one| contender(one, true));
+        let waiters = waiters.iter().map(|one| contender(one, false));
+        let contenders = holders.chain(waiters).collect();
+        SeenLock { path: path.to_owned(), kind: LockKind::Mutex, contenders }
+    }
+
+    /// The first holders of these locks wait for each other.
+    pub(in super::super) fn deadlock(is_certain: bool, locks: &[&str]) -> SeenDeadlock {
+        SeenDeadlock {
+            is_certain,
+            text: "a deadlock".to_owned(),
+            locks: locks.iter().map(|one| (*one).to_owned()).collect(),
+            nodes: locks.iter().map(|one| format!("{one}/1")).collect(),
+            commands: vec!["zklock ask".to_owned()],
+        }
+    }
+}
