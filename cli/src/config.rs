@@ -24,6 +24,8 @@ pub(crate) fn definition() -> Result<Command, Failure> {
         }
     }
     definition.build();
+    // A line above the list of commands says what it does.
+    let definition = definition.mut_subcommand("help", |one| one.hide(true));
     Ok(with_whole_usage(definition))
 }
 

@@ -124,13 +124,16 @@ fn seconds_since_1970(at: SystemTime) -> f64 {
 struct Text {
     format: Format,
     written: String,
+    /// What is to be written before the next sample: a family without samples is left out.
+    described: String,
     /// The name of the samples that follow.
     name: String,
 }
 
 impl Text {
     fn new(format: Format) -> Text {
-        Text { format, written: String::new(), name: String::new() }
+        let [written, described, name] = [const { String::new() }; 3];
+        Text { format, written, described, name }
     }
 
     fn gauge(&mut self, name: &str, help: &str) {
@@ -146,27 +149,21 @@ impl Text {
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.add(format_args!("# TYPE {name} {kind}\n"));
-        if self.format == Format::OpenMetrics && name.ends_with("_seconds") {
-            self.add(format_args!("# UNIT {name} seconds\n"));
-        }
-        self.add(format_args!("# HELP {name} {help}\n"));
+        let has_unit = self.format == Format::OpenMetrics && name.ends_with("_seconds");
+        let unit = if has_unit { format!("# UNIT {name} seconds\n") } else { String::new() };
+        self.described = format!("# TYPE {name} {kind}\n{unit}# HELP {name} {help}\n");
     }
 
     fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.written.push_str(&std::mem::take(&mut self.described));
         let labels: Vec<String> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let name = std::mem::take(&mut self.name);
-        match labels.is_empty() {
-            true => self.add(format_args!("{name} {value}\n")),
-            false => self.add(format_args!("{name}{{{}}} {value}\n", labels.join(","))),
-        }
-        self.name = name;
-    }
-
-    fn add(&mut self, text: std::fmt::Arguments<'_>) {
+        let labels = match labels.is_empty() {
+            true => String::new(),
+            false => format!("{{{}}}", labels.join(",")),
+        };
         // Writing to a string cannot fail.
-        let _ = self.written.write_fmt(text);
+        let _ = writeln!(self.written, "{}{labels} {value}", self.name);
     }
 }
 
@@ -182,6 +179,7 @@ mod tests {
     use super::super::seen::{Seen, SeenLock};
     use super::super::status::Status;
     use super::*;
+    use nom_openmetrics::Label;
 
     fn of(format: Format, seen: &Seen) -> String {
         let mut history = History::default();
@@ -217,12 +215,13 @@ mod tests {
         ] {
             assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
         }
-        assert!(text.ends_with("\n# EOF\n") && !text.contains("\n\n"), "{text}");
+        nom_openmetrics::parser::openmetrics(&text).unwrap();
     }
 
     #[test]
     fn prometheus_has_neither() {
         let text = of(Format::Prometheus, &look(10, []));
+        nom_openmetrics::parser::prometheus(&text).unwrap();
         assert!(text.contains("# TYPE zklock_requests_total counter\n"), "{text}");
         assert!(!text.contains("# UNIT") && !text.contains("# EOF"), "{text}");
         let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.3";
@@ -235,22 +234,10 @@ mod tests {
     fn a_label_is_read_as_it_was() {
         let path = "/locks/<b>\"\\n\n\\";
         let text = of(Format::Prometheus, &look(10, [lock(path, &["1"], &[])]));
-        let lines = text.lines().map(|line| Ok(line.to_owned()));
-        let read = prometheus_parse::Scrape::parse(lines).unwrap();
-        let sample = read.samples.iter().find(|one| one.metric == "zklock_lock_holders").unwrap();
-        // This parser leaves the escapes as they are.
-        let mut letters = sample.labels.get("lock").unwrap().chars();
-        let mut label = String::new();
-        while let Some(letter) = letters.next() {
-            label.push(match letter {
-                '\\' => match letters.next().unwrap() {
-                    'n' => '\n',
-                    other => other,
-                },
-                other => other,
-            });
-        }
-        assert_eq!(label, path);
+        let (_, families) = nom_openmetrics::parser::prometheus(&text).unwrap();
+        let samples: Vec<_> = families.iter().flat_map(|family| &family.samples).collect();
+        let sample = samples.iter().find(|one| one.name() == "zklock_lock_holders").unwrap();
+        assert_eq!(sample.labels(), [Label::new("lock", path.to_owned())]);
     }
 
     #[test]
