@@ -594,12 +594,41 @@ fn readers_that_do_not_read_are_dropped_and_are_not_too_many() {
         let reply = Reply::read(&mut stream);
         reply.is_some_and(|reply| reply.body.contains("\nzklock_serve_connections 1\n"))
     });
+    assert!(begun.elapsed() > Duration::from_secs(29), "{:?}", begun.elapsed());
     for mut one in slow {
         let mut rest = Vec::new();
         let _ = one.read_to_end(&mut rest);
         assert!(rest.len() < much, "{}", rest.len());
     }
     fs::remove_dir_all(folder).unwrap();
+}
+
+/// How many packets the server has received, as it says itself.
+fn received(site: &Site) -> u64 {
+    let mut stream = TcpStream::connect(site.server.hosts()).unwrap();
+    stream.write_all(b"srvr").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let count = text.lines().find_map(|line| line.strip_prefix("Received: "));
+    count.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
+}
+
+#[test]
+fn readers_cause_no_requests() {
+    let site = Site::new();
+    let _held = site.lock("a").lock().unwrap();
+    let serving = site.serve(&[]);
+    serving.tells("the lock", |told| lock_in(told, "/locks/a").is_some());
+    let (begun, before) = (Instant::now(), received(&site));
+    for path in ["/locks.json", "/metrics", "/", "/healthz"].into_iter().cycle().take(2_000) {
+        assert_eq!(serving.get(path).status, 200);
+    }
+    // Those of the looks, one a second.
+    let most = 50 + 20 * begun.elapsed().as_secs();
+    let caused = received(&site) - before;
+    assert!(caused < most, "{caused} in {:?}", begun.elapsed());
+    let counted = serving.metric("zklock_requests_total", &[]).unwrap();
+    assert!(counted > 0.0 && counted < received(&site) as f64, "{counted}");
 }
 
 #[test]
@@ -709,7 +738,7 @@ fn holders_that_wait_for_each_other_are_a_deadlock_with_what_ends_it() {
     // The command says the same.
     let (code, out, _) = site.zklock(&["deadlocks"]);
     assert!(code == 1 && out.contains(ask), "{out}");
-    let _ = site.zk.znode(&node("a", 1)).delete().unwrap();
+    site.zk.znode(node("a", 1)).delete().unwrap();
     serving.tells("its end", |told| told["deadlocks"] == json!([]));
 }
 
