@@ -157,7 +157,7 @@ fn holders(lock: &SeenLock) -> impl Iterator<Item = &super::seen::SeenContender>
 
 #[cfg(test)]
 mod tests {
-    use super::super::seen::sample::{at, lock, look};
+    use super::super::sample::{at, lock, look};
     use super::*;
 
     fn who(past: &Past) -> Vec<&str> {
@@ -220,7 +220,7 @@ mod tests {
         let mut history = History::default();
         let deadlock = |is_certain| {
             let mut seen = look(0, []);
-            seen.deadlocks.push(super::super::seen::sample::deadlock(is_certain, &["/a", "/b"]));
+            seen.deadlocks.push(super::super::sample::deadlock(is_certain, &["/a", "/b"]));
             seen
         };
         let nodes = deadlock(true).deadlocks[0].nodes.clone();

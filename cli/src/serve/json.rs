@@ -167,8 +167,8 @@ fn millis(of: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::history::History;
+    use super::super::sample::{at, deadlock, lock, look};
     use super::super::seen::Edge;
-    use super::super::seen::sample::{at, deadlock, lock, look};
     use super::super::status::Status;
     use super::*;
 

@@ -175,7 +175,7 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::history::History;
-    use super::super::seen::sample::{at, deadlock, lock, look};
+    use super::super::sample::{at, deadlock, lock, look};
     use super::super::seen::{Seen, SeenLock};
     use super::super::status::Status;
     use super::*;

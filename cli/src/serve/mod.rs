@@ -16,6 +16,8 @@ mod looks;
 mod metrics;
 mod model;
 mod replies;
+#[cfg(test)]
+mod sample;
 mod seen;
 mod status;
 mod token;

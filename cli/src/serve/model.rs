@@ -115,7 +115,7 @@ fn waits_for(edges: &[Edge]) -> HashMap<&str, Vec<&str>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::seen::sample::{at, deadlock, lock, look};
+    use super::super::sample::{at, deadlock, lock, look};
     use super::*;
 
     #[test]

@@ -89,7 +89,7 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use super::super::seen::sample::at;
+    use super::super::sample::at;
     use super::*;
 
     #[test]
