@@ -18,8 +18,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nom_openmetrics::Label;
 use serde_json::{Value, json};
-use zklock::DistributedLock;
-use zklock::znode::CreateMode;
+use zklock::znode::{CreateMode, CreateOptions};
+use zklock::{Acl, DistributedLock, Permissions};
 
 use self::site::{Said, Site, said};
 
@@ -740,6 +740,29 @@ fn holders_that_wait_for_each_other_are_a_deadlock_with_what_ends_it() {
     assert!(code == 1 && out.contains(ask), "{out}");
     site.zk.znode(node("a", 1)).delete().unwrap();
     serving.tells("its end", |told| told["deadlocks"] == json!([]));
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_hides_nothing_else() {
+    let site = Site::new();
+    let _held = site.lock("a").lock().unwrap();
+    let nobody = Acl::digest(Permissions::ALL, "nobody:nothing");
+    let hidden = CreateOptions::new(CreateMode::Persistent).acl(nobody);
+    for path in ["/hidden", "/locks/hidden"] {
+        let _ = site.zk.znode(path).create(hidden.clone(), "").unwrap();
+    }
+    let serving = site.serve(&["/hidden", "/locks", "/nowhere"]);
+    let told = serving.tells("the lock", |told| lock_in(told, "/locks/a").is_some());
+    let no_read = "cannot be read: not permitted (READ)";
+    assert_eq!(
+        told["not_seen"],
+        json!([
+            { "path": "/hidden", "why": no_read },
+            { "path": "/locks/hidden", "why": no_read },
+            { "path": "/nowhere", "why": "does not exist" },
+        ])
+    );
+    assert_eq!(told["ensemble"]["error"], json!(null));
 }
 
 #[test]

@@ -57,14 +57,13 @@ impl Access {
             return Verdict::NotRead;
         }
         let Some(token) = &self.token else { return Verdict::Allowed };
-        if is_public || self.has_token(token, &request.headers) {
-            return Verdict::Allowed;
+        if in_link(request).is_some_and(|shown| is_same(&shown, token)) {
+            let cookie = format!("{}={token}; Path=/; HttpOnly; SameSite=Strict", self.cookie);
+            return Verdict::AllowedByLink { cookie };
         }
-        match in_link(request) {
-            Some(shown) if is_same(&shown, token) => Verdict::AllowedByLink {
-                cookie: format!("{}={token}; Path=/; HttpOnly; SameSite=Strict", self.cookie),
-            },
-            _ => Verdict::NoToken,
+        match is_public || self.has_token(token, &request.headers) {
+            true => Verdict::Allowed,
+            false => Verdict::NoToken,
         }
     }
 
@@ -181,11 +180,18 @@ mod tests {
             assert_eq!(judged(&access, "/metrics", &[(name, value)]), Verdict::Allowed, "{value}");
         }
         assert_eq!(judged(&access, "/locks.json", &[("Cookie", &cookie)]), Verdict::Allowed);
+        assert_eq!(judged(&access, "/?token=wrong", &[("Cookie", &cookie)]), Verdict::Allowed);
         let cookie = format!("zklock_9142={TOKEN}; Path=/; HttpOnly; SameSite=Strict");
         let link = format!("/?token={TOKEN}");
         assert_eq!(judged(&access, &link, &[]), Verdict::AllowedByLink { cookie: cookie.clone() });
         let encoded = "/?a=b&token=correct%2dhorse%2Dbattery";
-        assert_eq!(judged(&access, encoded, &[]), Verdict::AllowedByLink { cookie });
+        assert_eq!(
+            judged(&access, encoded, &[]),
+            Verdict::AllowedByLink { cookie: cookie.clone() }
+        );
+        // It does not stay in the address, even if the browser has the cookie already.
+        let again = judged(&access, &link, &[("Cookie", &cookie)]);
+        assert_eq!(again, Verdict::AllowedByLink { cookie });
         for (uri, name, value) in [
             ("/", "X", ""),
             ("/?token=", "X", ""),

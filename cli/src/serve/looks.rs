@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{io, thread};
 
-use zklock::{Client, Deadlock, Waits};
+use zklock::{Client, Deadlock, ErrorKind, UnlistedReason, Waits};
 
 use super::board::{Board, Snapshot};
 use super::history::History;
 use super::model::Model;
 use super::seen::Seen;
 use crate::look::deadlocks::BETWEEN_LOOKS;
+use crate::look::shown::why_unlisted;
 
 /// So many requests a second are sent at most, on average from one look to the next.
 const REQUESTS_A_SECOND: f64 = 500.0;
@@ -77,9 +78,14 @@ fn look(client: &Client, bases: &mut [Base]) -> zklock::Result<Seen> {
         }
     }
     for base in bases {
-        match base.look(client)? {
-            Some((waits, deadlocks)) => seen.add(&waits, &deadlocks),
-            None => seen.add_missing(&base.path),
+        match base.look(client) {
+            Ok(Some((waits, deadlocks))) => seen.add(&waits, &deadlocks),
+            Ok(None) => seen.add_unseen(&base.path, "does not exist"),
+            // The other paths may be read.
+            Err(error) if error.kind() == ErrorKind::NotAuthorized => {
+                seen.add_unseen(&base.path, &why_unlisted(UnlistedReason::NotAuthorized));
+            }
+            Err(error) => return Err(error),
         }
     }
     seen.took = begun.elapsed();

@@ -3,7 +3,7 @@
 //! One thread, in `looks`, asks the ensemble. Of what it has `seen`, with the `history` of earlier looks, it makes a
 //! `model`, writes that as `json` and `metrics`, and puts it on the `board`, with the `status` of the session. Another
 //! thread, in `http`, serves readers from there: it takes them from where they `listen`, bounds their `connections`,
-//! and judges their `access`, if need be by a `token`; `replies` has the routes.
+//! and judges their `access`, if need be by a `token`; `replies` has the routes. (`sample` has looks for tests.)
 
 mod access;
 mod board;
@@ -62,20 +62,34 @@ pub(crate) fn serve(global: &Global, options: &Serve) -> Result<Exit, Failure> {
     end.map(|()| Exit::Success)
 }
 
-/// The paths to look at and below, without those that are below another one.
+/// The paths to look at and below: those given, or that of `--base`.
 fn bases(global: &Global, paths: &[String]) -> Vec<String> {
-    let mut all: Vec<String> = match paths {
+    match paths {
         [] => vec![global.base(None)],
-        paths => paths.iter().map(|path| global.base(Some(path))).collect(),
-    };
-    all.sort();
-    all.dedup();
+        paths => outermost(paths.iter().map(|path| global.base(Some(path))).collect()),
+    }
+}
+
+/// These paths without those that are below another one, as what is there is seen already.
+fn outermost(mut paths: Vec<String>) -> Vec<String> {
+    paths.sort();
+    paths.dedup();
     let is_below = |path: &String, base: &String| {
-        path != base
-            && path
-                .strip_prefix(base.trim_end_matches('/'))
-                .is_some_and(|rest| rest.starts_with('/'))
+        let rest = path.strip_prefix(base.trim_end_matches('/'));
+        path != base && rest.is_some_and(|rest| rest.starts_with('/'))
     };
-    let outer = all.iter().filter(|path| !all.iter().any(|base| is_below(path, base)));
-    outer.cloned().collect()
+    let is_outer = |path: &&String| !paths.iter().any(|base| is_below(path, base));
+    paths.iter().filter(is_outer).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nothing_is_looked_at_twice() {
+        let outermost = |paths: &[&str]| -> Vec<String> {
+            super::outermost(paths.iter().map(|path| (*path).to_owned()).collect())
+        };
+        assert_eq!(outermost(&["/a", "/b/c", "/a/x", "/b/cd", "/a"]), ["/a", "/b/c", "/b/cd"]);
+        assert_eq!(outermost(&["/a/b", "/", "/c"]), ["/"]);
+    }
 }

@@ -106,9 +106,9 @@ impl Seen {
         self.not_seen.extend(unlisted.map(why));
     }
 
-    /// Notes that a path does not exist.
-    pub(super) fn add_missing(&mut self, path: &str) {
-        self.not_seen.push((path.to_owned(), "does not exist".to_owned()));
+    /// Notes that nothing at and below this path was seen.
+    pub(super) fn add_unseen(&mut self, path: &str, why: &str) {
+        self.not_seen.push((path.to_owned(), why.to_owned()));
     }
 }
 
