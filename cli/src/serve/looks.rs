@@ -13,8 +13,8 @@ use super::seen::Seen;
 use crate::look::deadlocks::BETWEEN_LOOKS;
 use crate::look::shown::why_unlisted;
 
-/// So many requests a second are sent at most, on average from one look to the next.
-const REQUESTS_A_SECOND: f64 = 500.0;
+/// So many requests a second are sent at most, by all looks together.
+const REQUESTS_A_SECOND: usize = 500;
 
 /// A look begins at most so often.
 const EVERY: Duration = Duration::from_secs(1);
@@ -28,36 +28,39 @@ const GRACE: Duration = Duration::from_secs(3);
 /// Begins to look.
 pub(super) fn start(client: Client, bases: Vec<String>, board: Arc<Board>) -> io::Result<()> {
     let looks = move || {
-        let mut bases: Vec<Base> = bases.into_iter().map(Base::new).collect();
+        let share = share(bases.len());
+        let mut bases: Vec<Base> = bases.into_iter().map(|path| Base::new(path, share)).collect();
         let mut history = History::default();
-        let mut requests = 1;
         loop {
             let begun = Instant::now();
             let seen = look(&client, &mut bases);
             let (took, made) = (begun.elapsed(), Instant::now());
             match seen {
                 Ok(seen) => {
-                    requests = seen.requests;
                     history.note(&seen);
-                    let every = took + pause(requests, took, Duration::ZERO);
+                    let every = took + pause(took, Duration::ZERO);
                     let next_by = seen.taken_at + 2 * every + GRACE;
                     board.show(Snapshot::of(&Model::of(&seen, &history), next_by));
-                    board.status.note_look(requests, None);
+                    board.status.note_look(seen.requests, None);
                 }
-                // It may have sent as many requests as the one before.
                 Err(error) => board.status.note_look(0, Some(error.to_string())),
             }
-            thread::sleep(pause(requests, took, made.elapsed()));
+            thread::sleep(pause(took, made.elapsed()));
         }
     };
     thread::Builder::new().name("zklock-looks".to_owned()).spawn(looks).map(drop)
 }
 
+/// How many requests a second each of so many paths may take; what is left is for the plain node that each look asks
+/// for first.
+fn share(bases: usize) -> u32 {
+    let share = (REQUESTS_A_SECOND - 1) / bases.max(1);
+    u32::try_from(share).unwrap_or(u32::MAX).max(1)
+}
+
 /// How long to wait after a look that took so long, and of which it took so long to make what is served.
-fn pause(requests: usize, look: Duration, made: Duration) -> Duration {
-    let by_requests = Duration::from_secs_f64(requests as f64 / REQUESTS_A_SECOND);
-    let rest = EVERY.max(by_requests).saturating_sub(look + made);
-    rest.max((SHARE - 1) * made)
+fn pause(look: Duration, made: Duration) -> Duration {
+    EVERY.saturating_sub(look + made).max((SHARE - 1) * made)
 }
 
 /// Looks at all of them, and only then says what was seen.
@@ -95,34 +98,31 @@ fn look(client: &Client, bases: &mut [Base]) -> zklock::Result<Seen> {
 /// A path, and what was seen at and below it before.
 struct Base {
     path: String,
+    requests_a_second: u32,
     /// The last look.
-    last: Option<Arc<Waits>>,
+    last: Arc<Waits>,
     /// One that is long enough ago to tell a deadlock from waits that go on, and one that will be.
     earlier: Earlier<Arc<Waits>>,
 }
 
 impl Base {
-    fn new(path: String) -> Base {
-        Base { path, last: None, earlier: Earlier::default() }
+    fn new(path: String, requests_a_second: u32) -> Base {
+        let last = Arc::new(Waits::empty(&*path));
+        Base { path, requests_a_second, last, earlier: Earlier::default() }
     }
 
     fn look(&mut self, client: &Client) -> zklock::Result<Option<(Arc<Waits>, Vec<Deadlock>)>> {
         let begun = Instant::now();
-        let Some(waits) = look_at(client, &self.path, self.last.as_deref())? else {
-            (self.last, self.earlier) = (None, Earlier::default());
+        let Some(waits) = self.last.refresh(client, self.requests_a_second)? else {
+            self.earlier = Earlier::default();
             return Ok(None);
         };
         let waits = Arc::new(waits);
         let found = waits.deadlocks(self.earlier.before(begun).map(|one| &**one));
-        self.last = Some(Arc::clone(&waits));
+        self.last = Arc::clone(&waits);
         self.earlier.note(Arc::clone(&waits), Instant::now());
         Ok(Some((waits, found)))
     }
-}
-
-/// Who holds and who waits at and below a path; `last` is the look before.
-fn look_at(client: &Client, path: &str, _last: Option<&Waits>) -> zklock::Result<Option<Waits>> {
-    client.waits(path)
 }
 
 /// Two earlier looks, by when they ended: the one to compare with, and the one that comes in its place.
@@ -165,17 +165,19 @@ mod tests {
     #[test]
     fn it_looks_each_second_and_less_often_if_that_takes_much() {
         let ms = Duration::from_millis;
-        for (requests, look, made, wait) in [
-            (3, 10, 0, 990),
-            (500, 400, 0, 600),
-            (2_000, 500, 0, 3_500),
-            (2_000, 4_500, 0, 0),
-            (3, 10, 20, 970),
-            (3, 10, 200, 1_800),
-        ] {
-            let case = format!("{requests} requests, {look} ms, {made} ms");
-            assert_eq!(pause(requests, ms(look), ms(made)), ms(wait), "{case}");
+        for (look, made, wait) in
+            [(10, 0, 990), (400, 0, 600), (4_500, 0, 0), (10, 20, 970), (10, 200, 1_800)]
+        {
+            assert_eq!(pause(ms(look), ms(made)), ms(wait), "{look} ms, {made} ms");
         }
+    }
+
+    #[test]
+    fn all_paths_together_take_no_more_than_the_limit() {
+        for paths in [1, 2, 3, 7, 499] {
+            assert!(paths * (share(paths) as usize) < REQUESTS_A_SECOND, "{paths} paths");
+        }
+        assert_eq!((share(1), share(500)), (499, 1));
     }
 
     #[test]
