@@ -10,7 +10,7 @@ use crate::exit::Failure;
 const SHORTEST: usize = 16;
 const LONGEST: usize = 4_096;
 
-/// Whoever may read what it serves.
+/// Who can connect, and so read what it serves without a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Only this user, by a socket with mode 0600.
