@@ -1,12 +1,14 @@
 //! Asks about many nodes: together, or paced.
 
+use std::mem;
 use std::sync::Arc;
 
+use super::kept_lists::ListsOfLook;
 use super::pace::Pace;
 use crate::error::{Error, Result};
 use crate::rt::{self, Deadline};
 use crate::session::client_core::ClientCore;
-use crate::session::connection::{Answer, Fault};
+use crate::session::connection::{Answer, Fault, Names};
 use crate::session::request_errors::Purpose;
 use crate::session::retrying_call::{Call, Stop};
 use crate::session::session::Session;
@@ -22,6 +24,21 @@ pub(super) trait AskEach {
         paths: &[String],
         question: impl Fn(&Session, &[String]) -> Vec<Answer<T>>,
     ) -> Result<Vec<Answer<T>>, Self::Error>;
+
+    /// The children of each of these nodes.
+    fn list_each(&mut self, paths: &[String]) -> Result<Vec<Answer<Option<Names>>>, Self::Error> {
+        self.each(paths, |session, paths| session.children_each(paths, false))
+    }
+
+    /// How many lists of children were known, and not asked for.
+    fn known(&self) -> usize {
+        0
+    }
+
+    /// How many requests may be made beyond those that have to be.
+    fn spare(&self) -> usize {
+        usize::MAX
+    }
 
     /// The error for an answer that ends it all.
     fn refused(&self, fault: Fault) -> Self::Error;
@@ -60,6 +77,8 @@ pub(super) struct Paced<'a> {
     pub(super) pace: Pace,
     /// The session whose server has caught up with the leader since this began.
     pub(super) synced: Option<i64>,
+    pub(super) lists: ListsOfLook,
+    pub(super) known: usize,
 }
 
 impl AskEach for Paced<'_> {
@@ -76,6 +95,35 @@ impl AskEach for Paced<'_> {
             answers.extend(self.insist(some.len(), ask)?);
         }
         Ok(answers)
+    }
+
+    fn list_each(&mut self, paths: &[String]) -> Result<Vec<Answer<Option<Names>>>> {
+        let mut call = self.call();
+        let session = call.session().map_err(|stop| self.stopped(stop, &call))?;
+        let known = match self.synced == Some(session.id()) {
+            true => self.lists.known(&session, paths),
+            false => vec![None; paths.len()],
+        };
+        let unknown = paths.iter().zip(&known).filter(|(_, names)| names.is_none());
+        let unknown: Vec<String> = unknown.map(|(path, _)| path.clone()).collect();
+        self.known += paths.len() - unknown.len();
+        let lists = mem::take(&mut self.lists);
+        let asked = self.each(&unknown, |session, paths| lists.ask(session, paths));
+        self.lists = lists;
+        let mut asked = asked?.into_iter();
+        let answers = known.into_iter().map(|names| match names {
+            Some(names) => Ok(Some(names)),
+            None => asked.next().unwrap_or(Ok(None)),
+        });
+        Ok(answers.collect())
+    }
+
+    fn known(&self) -> usize {
+        self.known
+    }
+
+    fn spare(&self) -> usize {
+        self.pace.chunk()
     }
 
     fn refused(&self, fault: Fault) -> Error {

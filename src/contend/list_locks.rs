@@ -199,8 +199,7 @@ fn look_below<A: AskEach>(
             return Ok(());
         }
         let asked: Vec<String> = paths.iter().map(|path| whole(path)).collect();
-        let list = |session: &Session, paths: &[String]| session.children_each(paths, false);
-        for (path, children) in paths.iter().zip(asks.each(&asked, list)?) {
+        for (path, children) in paths.iter().zip(asks.list_each(&asked)?) {
             match children {
                 Ok(Some(children)) => walk.note_children(path, &children),
                 // It was deleted meanwhile.

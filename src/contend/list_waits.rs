@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use super::ask_each::AskEach;
+use super::kept_lists::KeptLists;
 use super::list_contenders::Contender;
 use super::list_locks::{LIST, LockList, UnlistedReason, Walk, is_told_apart, look_at_and_below};
 use super::pace::Pace;
@@ -81,7 +82,7 @@ pub(super) fn look<A: AskEach>(
         }));
     }
     let facts: Vec<_> = listed.iter().map(|one| (one.known, one.holds)).collect();
-    let reads = which_to_read(walk.requests, &facts);
+    let reads = which_to_read(walk.requests, asks.spare(), listed_at, &facts);
     let due = listed.iter().zip(&reads).filter(|(_, is_read)| **is_read);
     let paths: Vec<String> = due.map(|(one, _)| whole(one.path)).collect();
     let hidden = RefCell::new(Vec::new());
@@ -111,10 +112,20 @@ pub(super) fn look<A: AskEach>(
     }
     let hidden = hidden.into_inner().into_iter();
     walk.unlisted.extend(hidden.map(|path| (path, UnlistedReason::NotAuthorized)));
-    walk.requests += paths.len();
+    walk.requests = walk.requests + paths.len() - asks.known();
     let LockList { base, unlisted, requests, .. } = walk.finish(&earlier.base);
-    let (chroot, ended, pace) = (core.whole(""), rt::now(), Pace::default());
-    Ok(Some(Waits { base, contenders, unlisted, requests, chroot, begun, ended, readings, pace }))
+    Ok(Some(Waits {
+        base,
+        contenders,
+        unlisted,
+        requests,
+        chroot: core.whole(""),
+        begun,
+        ended: rt::now(),
+        readings,
+        lists: KeptLists::default(),
+        pace: Pace::default(),
+    }))
 }
 
 /// What an earlier look knows of contenders whose paths nobody else ever has.

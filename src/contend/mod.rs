@@ -12,7 +12,7 @@
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
 //! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`list_waits`], [`refresh_waits`], [`observe_holders`],
 //!   [`ask_and_break`];
-//!   how looks send many requests ([`ask_each`], [`pace`]), and which of them a repeated look needs ([`which_to_read`]);
+//!   how looks send many requests ([`ask_each`], [`pace`]), which lists need not be asked for ([`kept_lists`]), and which of them a repeated look needs ([`which_to_read`]);
 //!   [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
@@ -30,6 +30,7 @@ pub(crate) mod held_node;
 pub(crate) mod held_node_watchdog;
 pub(crate) mod hold;
 pub(crate) mod interop_warning;
+mod kept_lists;
 mod kept_waiting;
 pub(crate) mod list_contenders;
 pub(crate) mod list_locks;

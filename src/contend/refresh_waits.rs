@@ -1,6 +1,7 @@
 //! Looks at all contenders below a base path again, with a limit of requests.
 
 use super::ask_each::Paced;
+use super::kept_lists::ListsOfLook;
 use super::list_locks::LIST;
 use super::list_waits::look;
 use super::wait_graph::Waits;
@@ -13,9 +14,8 @@ impl Waits {
     /// the base path does not exist.
     ///
     /// - Who holds and who waits is as recent as in a first look, and so is what a contender tells that was not in
-    ///   this look, has come to hold since then or a few seconds before, or takes part in an
-    ///   [edge](Waits::edges). Others are shown with what they told when they were last read, which may be
-    ///   some looks ago.
+    ///   this look, or takes part in an [edge](Waits::edges). Others are shown with what they told when they were last
+    ///   read, which may be some looks ago; holders are read once more two seconds after they have come to hold.
     /// - Any second has at most `most_per_second` requests, spread evenly; those of this look count, too.
     ///   Requests that a server was too busy for are repeated, and not counted.
     /// - Looks in a row find the same [deadlocks](Waits::deadlocks) as first looks do, if the earlier one ended
@@ -23,10 +23,15 @@ impl Waits {
     ///   contenders tell later, are found when these are read again.
     ///
     /// Takes one request to catch up with the leader, which is not counted in [`requests`](Waits::requests); one for
-    /// each node that is no contender; one for each contender of which the above makes it read; and a tenth of these
-    /// for the contenders that were not read for the longest time. Contenders whose names have no guid, and those
+    /// the base; one for each node that is no contender and whose children have changed; one for each contender of which the
+    /// above makes it read; and a few for the contenders that were not read for the longest time: a tenth of the nodes
+    /// and reads, at most a tenth of a second's requests. Contenders whose names have no guid, and those
     /// that tell nothing, because their data are hidden or empty, are read each time. The look takes as long as its
     /// requests have to; a contender that goes before it is read is left out.
+    ///
+    /// A look keeps watches on the nodes until it is dropped, by which the next one learns what has changed. They are set
+    /// anew on each connection, and after about two session timeouts; on a program's own handle of the `zookeeper`
+    /// crate there are none, and all nodes are listed each time.
     ///
     /// # Errors
     ///
@@ -40,8 +45,11 @@ impl Waits {
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(base));
         }
         let pace = self.pace.clone().limited_to(most_per_second);
-        let mut asks = Paced { core, purpose: LIST, node: base, pace, synced: None };
+        let lists = ListsOfLook::after(&self.lists);
+        let mut asks =
+            Paced { core, purpose: LIST, node: base, pace, synced: None, lists, known: 0 };
         let found = look(&mut asks, core, self)?;
-        Ok(found.map(|found| Waits { pace: asks.pace, ..found }))
+        let (lists, pace) = (asks.lists.keep(), asks.pace);
+        Ok(found.map(|found| Waits { lists, pace, ..found }))
     }
 }

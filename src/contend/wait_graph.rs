@@ -10,6 +10,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::kept_lists::KeptLists;
 use super::list_contenders::Contender;
 use super::list_locks::UnlistedReason;
 use super::pace::Pace;
@@ -41,6 +42,8 @@ pub struct Waits {
     pub(super) ended: Instant,
     /// When each contender was read, by its path.
     pub(super) readings: HashMap<String, Reading>,
+    /// The lists of children that a look which refreshes this one need not ask for.
+    pub(super) lists: KeptLists,
     /// Of the requests of this look and the one that it refreshed.
     pub(super) pace: Pace,
 }
@@ -73,10 +76,19 @@ impl Waits {
     ///
     /// To [`refresh`](Waits::refresh), so that the first look has a limit of requests, too.
     pub fn empty(base: impl Into<String>) -> Waits {
-        let (now, base, chroot) = (rt::now(), base.into(), String::new());
-        let (contenders, unlisted, readings) = (Vec::new(), Vec::new(), HashMap::new());
-        let (begun, ended, pace) = (now, now, Pace::default());
-        Waits { base, contenders, unlisted, requests: 0, chroot, begun, ended, readings, pace }
+        let now = rt::now();
+        Waits {
+            base: base.into(),
+            contenders: Vec::new(),
+            unlisted: Vec::new(),
+            requests: 0,
+            chroot: String::new(),
+            begun: now,
+            ended: now,
+            readings: HashMap::new(),
+            lists: KeptLists::default(),
+            pace: Pace::default(),
+        }
     }
 
     /// Returns which contenders wait for other locks while they hold one.
@@ -428,11 +440,9 @@ mod tests {
                 let key = |one: &Contender| (path::parent(&one.path).to_owned(), one.sequence);
                 key(one).cmp(&key(other))
             });
-            let (unlisted, at) = (Vec::new(), self.begun + after);
-            let (base, chroot) = ("/".to_owned(), "/root".to_owned());
-            let (readings, pace) = (HashMap::new(), Pace::default());
-            let (begun, ended) = (at, at);
-            Waits { base, contenders, unlisted, requests: 0, chroot, begun, ended, readings, pace }
+            let at = self.begun + after;
+            let (chroot, begun, ended) = ("/root".to_owned(), at, at);
+            Waits { contenders, chroot, begun, ended, ..Waits::empty("/") }
         }
 
         /// Whether the deadlocks that two looks in a row show are certain, and for which locks each waits.

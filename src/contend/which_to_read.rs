@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::list_contenders::Contender;
 
-/// A holder tells since when it holds a second after that, or some more if its client has many holders.
-const TELLS_WITHIN: Duration = Duration::from_secs(5);
+/// A holder tells since when it holds a second after that; with many holders in its client, perhaps later.
+const HAS_TOLD_AFTER: Duration = Duration::from_secs(2);
 
 /// One of so many requests of a look reads what nothing else makes it read.
 const OLDEST: usize = 10;
@@ -30,23 +30,30 @@ pub(super) struct Known<'a> {
 
 impl Known<'_> {
     /// Whether it has to be read, given whether it holds now.
-    fn is_due(&self, holds: bool) -> bool {
-        self.is_in_edge || holds && self.may_tell_since_when()
+    fn is_due(&self, holds: bool, now: Instant) -> bool {
+        self.is_in_edge || holds && self.has_told_since_when(now)
     }
 
-    /// Whether it may tell since when it holds, if it does, and has not told yet.
-    fn may_tell_since_when(&self) -> bool {
-        let Some(since) = self.reading.holds_since else { return true };
+    /// Whether it may have told, since it was read, since when it holds.
+    fn has_told_since_when(&self, now: Instant) -> bool {
+        let Some(since) = self.reading.holds_since else { return false };
         let may_tell = self.one.facts().is_some_and(|facts| facts.held_for.is_none());
-        may_tell && self.reading.at < since + TELLS_WITHIN
+        let told_by = since + HAS_TOLD_AFTER;
+        may_tell && self.reading.at < told_by && told_by <= now
     }
 }
 
-/// Whether to read each of the contenders that were listed by so many requests: what is known of each, and whether
-/// it holds now.
-pub(super) fn which_to_read(lists: usize, listed: &[(Option<Known<'_>>, bool)]) -> Vec<bool> {
-    let is_due =
-        |(known, holds): &(Option<Known<'_>>, bool)| known.is_none_or(|known| known.is_due(*holds));
+/// Whether to read each of the contenders of so many lists, and no more than `spare` of those that need not be:
+/// what is known of each, and whether it holds now.
+pub(super) fn which_to_read(
+    lists: usize,
+    spare: usize,
+    now: Instant,
+    listed: &[(Option<Known<'_>>, bool)],
+) -> Vec<bool> {
+    let is_due = |(known, holds): &(Option<Known<'_>>, bool)| {
+        known.is_none_or(|known| known.is_due(*holds, now))
+    };
     let mut reads: Vec<bool> = listed.iter().map(is_due).collect();
     let due = reads.iter().filter(|is_due| **is_due).count();
     let others = listed.iter().enumerate().filter(|(place, _)| !reads[*place]);
@@ -54,7 +61,7 @@ pub(super) fn which_to_read(lists: usize, listed: &[(Option<Known<'_>>, bool)]) 
         Some(Reverse((known.as_ref()?.reading.at, place)))
     };
     let mut oldest: BinaryHeap<_> = others.filter_map(age).collect();
-    for _ in 0..(lists + due).div_ceil(OLDEST) {
+    for _ in 0..(lists + due).div_ceil(OLDEST).min(spare) {
         let Some(Reverse((_, place))) = oldest.pop() else { break };
         reads[place] = true;
     }
@@ -84,7 +91,7 @@ mod tests {
             (Some(Known { one, reading, is_in_edge }), holds)
         };
         let listed: Vec<_> = contenders.iter().zip(all).map(known).collect();
-        places(&which_to_read(lists, &listed))
+        places(&which_to_read(lists, 100, at(NOW), &listed))
     }
 
     fn places(reads: &[bool]) -> Vec<usize> {
@@ -93,23 +100,29 @@ mod tests {
 
     const FACTS: &str = "x\nv=1";
 
+    /// In seconds.
+    const NOW: u64 = 100;
+
     #[test]
     fn who_was_not_there_is_read() {
-        assert_eq!(which_to_read(0, &[(None, false), (None, true)]), [true, true]);
+        let now = Instant::now();
+        assert_eq!(which_to_read(0, 0, now, &[(None, false), (None, true)]), [true, true]);
     }
 
     #[test]
-    fn holders_are_read_until_they_have_told_since_when_or_will_not_any_more() {
+    fn holders_are_read_again_when_they_have_told_since_when_they_hold() {
         for (data, at, holds_since, holds, is_read) in [
             // A waiter, and one that holds since then.
-            (FACTS, 9, None, false, false),
-            (FACTS, 9, None, true, true),
-            ("of another library", 9, None, true, true),
-            // A holder, read soon after that and long after, and one that has told.
-            (FACTS, 9, Some(5), true, true),
-            (FACTS, 10, Some(5), true, false),
-            ("x\nv=1 held_for=1000", 9, Some(5), true, false),
-            ("of another library", 9, Some(5), true, false),
+            (FACTS, 90, None, false, false),
+            (FACTS, 90, None, true, false),
+            // Holders that can have told now, or only soon, or were read when they had.
+            (FACTS, 99, Some(98), true, true),
+            (FACTS, 99, Some(99), true, false),
+            (FACTS, 97, Some(95), true, false),
+            (FACTS, 96, Some(95), true, true),
+            // One that has told, and one that will not.
+            ("x\nv=1 held_for=1000", 96, Some(95), true, false),
+            ("of another library", 96, Some(95), true, false),
         ] {
             let expected = if is_read { vec![0] } else { Vec::new() };
             let found = read(0, &[(data, at, holds_since, false, holds)]);

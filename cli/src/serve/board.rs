@@ -30,10 +30,10 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn of(model: &Model<'_>, next_by: SystemTime) -> Snapshot {
+    pub(super) fn of(model: &Model<'_>) -> Snapshot {
         let seen = model.seen;
         Snapshot {
-            taken: Taken { at: seen.taken_at, took: seen.took, requests: seen.requests, next_by },
+            taken: Taken { at: seen.taken_at, took: seen.took, requests: seen.requests },
             json: json::rest(model).into(),
             open_metrics: metrics::rest(Format::OpenMetrics, model).into(),
             prometheus: metrics::rest(Format::Prometheus, model).into(),

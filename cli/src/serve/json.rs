@@ -31,9 +31,10 @@ pub(super) struct Taken {
     pub(super) at: SystemTime,
     pub(super) took: Duration,
     pub(super) requests: usize,
-    /// When the next look should have been at the latest.
-    pub(super) next_by: SystemTime,
 }
+
+/// A look that began longer ago than this is old.
+const OLD: Duration = Duration::from_secs(5);
 
 /// The first part of the reply, up to what a look has shown.
 pub(super) fn head(
@@ -47,7 +48,7 @@ pub(super) fn head(
             "taken_at": time(taken.at),
             "took_ms": millis(taken.took),
             "requests": taken.requests,
-            "is_old": now > taken.next_by,
+            "is_old": now.duration_since(taken.at).is_ok_and(|age| age > OLD),
         })
     });
     let head = json!({
@@ -205,16 +206,11 @@ mod tests {
                 "locks": [],
             })
         );
-        let taken = |next_by| Taken {
-            at: at(5),
-            took: Duration::from_millis(12),
-            requests: 3,
-            next_by: at(next_by),
-        };
-        for (next_by, is_old) in [(9, false), (8, true)] {
-            let some = whole(&look(0, []), &mut History::default(), Some(taken(next_by)));
+        let taken = |second| Taken { at: at(second), took: Duration::from_millis(12), requests: 3 };
+        for (second, is_old) in [(4, false), (3, true)] {
+            let some = whole(&look(0, []), &mut History::default(), Some(taken(second)));
             let snapshot = json!({
-                "taken_at": "1970-01-12T13:46:45.000Z",
+                "taken_at": format!("1970-01-12T13:46:4{second}.000Z"),
                 "took_ms": 12,
                 "requests": 3,
                 "is_old": is_old,

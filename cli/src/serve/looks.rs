@@ -22,9 +22,6 @@ const EVERY: Duration = Duration::from_secs(1);
 /// What is made of a look takes at most this part of the time.
 const SHARE: u32 = 10;
 
-/// A look that is not followed by another one for so much longer than it should is old.
-const GRACE: Duration = Duration::from_secs(3);
-
 /// Begins to look.
 pub(super) fn start(client: Client, bases: Vec<String>, board: Arc<Board>) -> io::Result<()> {
     let looks = move || {
@@ -38,9 +35,7 @@ pub(super) fn start(client: Client, bases: Vec<String>, board: Arc<Board>) -> io
             match seen {
                 Ok(seen) => {
                     history.note(&seen);
-                    let every = took + pause(took, Duration::ZERO);
-                    let next_by = seen.taken_at + 2 * every + GRACE;
-                    board.show(Snapshot::of(&Model::of(&seen, &history), next_by));
+                    board.show(Snapshot::of(&Model::of(&seen, &history)));
                     board.status.note_look(seen.requests, None);
                 }
                 Err(error) => board.status.note_look(0, Some(error.to_string())),
