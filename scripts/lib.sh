@@ -149,12 +149,14 @@ install_packages() {
 # Sets ZKLOCK_PROMTOOL to Prometheus' own reader of metrics, if it can be had. It is not installed, as that would start
 # a server.
 ensure_promtool() {
-    local folder
-    folder=$(realpath -m "${CARGO_TARGET_DIR:-target}/tmp/prometheus")
+    local folder=${CARGO_TARGET_DIR:-target}/tmp/prometheus
+    mkdir -p "$folder"
+    folder=$(cd "$folder" && pwd -P)
     ZKLOCK_PROMTOOL=${ZKLOCK_PROMTOOL:-$(command -v promtool || echo "$folder/usr/bin/promtool")}
     if [[ ! -x $ZKLOCK_PROMTOOL ]]; then
-        mkdir -p "$folder"
-        (cd "$folder" && apt-get -q download prometheus && dpkg -x prometheus_*.deb .) ||
+        (cd "$folder" && rm -f prometheus_*.deb &&
+            { apt-get -q download prometheus || { apt-get -q update && apt-get -q download prometheus; }; } &&
+            dpkg -x prometheus_*.deb .) ||
             say "skipped: what Prometheus' promtool says of metrics; on Debian: apt-get install prometheus"
     fi
     [[ ! -x $ZKLOCK_PROMTOOL ]] || export ZKLOCK_PROMTOOL

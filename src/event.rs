@@ -77,7 +77,8 @@ pub enum Event {
         /// The node of the first contender ahead; `None` if the call waits for another thread of
         /// this process, which may hand the lock over within microseconds.
         holder: Option<String>,
-        /// The thread that waits, until an `Acquired` or a `NotAcquired` of this lock and thread.
+        /// The thread that waits, until an `Acquired` or a `NotAcquired` of this lock and thread. (Neither comes if
+        /// the call panics, as a logger may.)
         thread: ThreadId,
     },
     /// A lock, permits or a leadership was acquired. Exactly one event ends that: a `Released`, or a
@@ -155,7 +156,7 @@ pub enum Event {
         node: String,
         /// What was lost, such as `lock`, `permit` or `leadership`.
         what: &'static str,
-        /// How long it was held, if an `Acquired` told of it.
+        /// How long it was held, if this ends what an `Acquired` told of.
         held: Option<Duration>,
         /// Why it was lost.
         reason: LossReason,

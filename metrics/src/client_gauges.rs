@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use metrics::{SharedString, counter, gauge};
 
+/// The state of a session that has no connection.
+pub(crate) const SUSPENDED: &str = "suspended";
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct ClientGauges {
@@ -60,19 +63,22 @@ impl ClientGauges {
         gauge!("zklock_cleanups_pending").increment(more);
     }
 
-    /// The session is in this state; `None` if there will be no other session.
-    pub(crate) fn session_is(&self, state: Option<&'static str>) {
+    /// The session is in this state, perhaps after an outage that lasted so long; `None` if there will be no other
+    /// session.
+    pub(crate) fn session_is(&self, state: Option<&'static str>, outage: Option<Duration>) {
         let mut added = self.added();
         let before = mem::replace(&mut added.state, state);
-        let since = match state {
-            Some("suspended") => added.suspended_since.replace(Instant::now()),
-            _ => added.suspended_since.take(),
-        };
-        let suspended = added.rest + since.map(|since| since.elapsed()).unwrap_or_default();
-        added.rest = Duration::from_nanos(suspended.subsec_nanos().into());
+        let (since, mut seconds) = (added.suspended_since.take(), 0);
+        if state == Some(SUSPENDED) {
+            added.suspended_since = since.or_else(|| Some(Instant::now()));
+        } else if let Some(since) = since {
+            let suspended = added.rest + outage.unwrap_or_else(|| since.elapsed());
+            added.rest = Duration::from_nanos(suspended.subsec_nanos().into());
+            seconds = suspended.as_secs();
+        }
         drop(added);
-        if since.is_some() {
-            counter!("zklock_suspended_seconds_total").increment(suspended.as_secs());
+        if seconds > 0 {
+            counter!("zklock_suspended_seconds_total").increment(seconds);
         }
         if let Some(state) = before {
             gauge!("zklock_session_state", "state" => state).decrement(1.0);
@@ -85,7 +91,7 @@ impl ClientGauges {
 
 impl Drop for ClientGauges {
     fn drop(&mut self) {
-        self.session_is(None);
+        self.session_is(None, None);
         let Added { waiting, held, cleanups, .. } = mem::take(&mut *self.added());
         for label in waiting.into_values() {
             gauge!("zklock_waiting", "lock" => label).decrement(1.0);

@@ -20,13 +20,16 @@
 //! | `zklock_not_acquired_total` | counter | `lock`, `what`, `reason` | how often a call ended without it: `held_by_others`, or the [kind of error](zklock::ErrorKind), such as `connect` |
 //! | `zklock_lost_total` | counter | `lock`, `what`, `reason` | how often it was lost before its release, by the [reason](zklock::LossReason), such as `lease_expired`; also memberships, items of queues and places in barriers |
 //! | `zklock_waiting` | gauge | `lock` | how many threads of this process wait for it now |
-//! | `zklock_held` | gauge | `lock`, `what` | how many guards hold it now in this process |
+//! | `zklock_held` | gauge | `lock`, `what` | how often it is held now in this process; a reentrant lock counts once, and so does a guard of several permits |
 //! | `zklock_session_state` | gauge | `state` | how many clients are `connected`, `suspended` (without a connection, the locks kept) or `lost` (until they open another session) |
 //! | `zklock_suspended_seconds_total` | counter | | how long sessions were without a connection, in whole seconds, counted when that ends |
 //! | `zklock_cleanups_pending` | gauge | | how many nodes could not be deleted yet |
 //!
 //! `what` is `lock`, `permit`, `leadership`, or another thing that can be lost; `lock` is a [label](LockMetrics::labelled_by)
 //! made of the lock path.
+//!
+//! Install the exporter before the first client, and let it forget no gauges that have not changed for a while: the gauges
+//! are counted up and down.
 //!
 //! The metrics are made of [`Event`]s, so they lag behind by as much as the function for events does. Each client takes
 //! its part off the gauges when it is closed or dropped and its last event is told.
@@ -36,13 +39,17 @@
 mod client_gauges;
 mod labels;
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 use std::fmt;
 use std::sync::Arc;
 
 use metrics::{SharedString, Unit, counter, histogram};
 use zklock::Event;
 
-use crate::client_gauges::ClientGauges;
+use crate::client_gauges::{ClientGauges, SUSPENDED};
 use crate::labels::Labels;
 
 /// What turns events of clients into metrics. Clones share their labels.
@@ -74,7 +81,7 @@ impl LockMetrics {
     /// Returns the function for the events of one client, for
     /// [`ClientBuilder::on_event`](zklock::ClientBuilder::on_event).
     ///
-    /// Each client needs one of its own. It records to the recorder that is installed when an event is told; the
+    /// Each client needs one of its own, and so a builder of its own: clones of a builder share it. It records to the recorder that is installed when an event is told; the
     /// descriptions of the metrics go to the one that is installed now.
     pub fn recorder(&self) -> impl Fn(&Event) + Send + Sync + use<> {
         describe();
@@ -164,10 +171,11 @@ fn record(labels: &Labels, gauges: &ClientGauges, event: &Event) {
                 histogram!("zklock_hold_seconds", "lock" => label, "what" => *what).record(*held);
             }
         }
-        Event::Connected { .. } | Event::Resumed { .. } => gauges.session_is(Some("connected")),
-        Event::Suspended { .. } => gauges.session_is(Some("suspended")),
-        Event::SessionLost { .. } => gauges.session_is(Some("lost")),
-        Event::Closed => gauges.session_is(None),
+        Event::Connected { .. } => gauges.session_is(Some("connected"), None),
+        Event::Resumed { outage, .. } => gauges.session_is(Some("connected"), Some(*outage)),
+        Event::Suspended { .. } => gauges.session_is(Some(SUSPENDED), None),
+        Event::SessionLost { .. } => gauges.session_is(Some("lost"), None),
+        Event::Closed => gauges.session_is(None, None),
         Event::CleanupPending { .. } => gauges.cleanups(1.0),
         Event::CleanupEnded { .. } => gauges.cleanups(-1.0),
         _ => {}

@@ -132,7 +132,8 @@ impl AskEach for Paced<'_> {
 }
 
 impl Paced<'_> {
-    /// Asks, with so many requests, until there is an answer, within the connect timeout and what the pace adds.
+    /// Asks, with so many requests, until there is an answer, within the connect timeout from the first request. That
+    /// includes pauses before the question is repeated.
     fn insist<T>(&mut self, count: usize, question: impl Fn(&Session) -> Answer<T>) -> Result<T> {
         let mut first = None;
         loop {
@@ -153,7 +154,8 @@ impl Paced<'_> {
             self.pace.note(sent, begun, rt::now());
             match answer {
                 Ok(Ok(Some(answer))) => return Ok(answer),
-                Ok(Ok(None)) => {}
+                // Another step: the pause before the question is not a part of this one.
+                Ok(Ok(None)) => first = None,
                 Ok(Err(_)) if call.is_unanswered() => {}
                 Ok(Err(fault)) => return Err(self.refused(fault)),
                 Err(stop) => return Err(self.stopped(stop, call)),

@@ -554,7 +554,7 @@ impl Hold {
         state.reported_since = Some(since).filter(|_| !is_lost);
         drop(state);
         if is_lost {
-            // That loss was reported before the hold was.
+            // The report of that loss does not tell of it.
             self.report_released(since);
         }
     }

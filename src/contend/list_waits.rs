@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::ask_each::AskEach;
 use super::kept_lists::KeptLists;
 use super::list_contenders::Contender;
 use super::list_locks::{LIST, LockList, UnlistedReason, Walk, is_told_apart, look_at_and_below};
-use super::pace::Pace;
 use super::ticket::Ticket;
 use super::wait_graph::Waits;
 use super::which_to_read::{Known, Reading, which_to_read};
@@ -124,7 +124,7 @@ pub(super) fn look<A: AskEach>(
         ended: rt::now(),
         readings,
         lists: KeptLists::default(),
-        pace: Pace::default(),
+        pace: Arc::default(),
     }))
 }
 

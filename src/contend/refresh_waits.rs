@@ -1,5 +1,7 @@
 //! Looks at all contenders below a base path again, with a limit of requests.
 
+use std::sync::Arc;
+
 use super::ask_each::Paced;
 use super::kept_lists::ListsOfLook;
 use super::list_locks::LIST;
@@ -14,16 +16,16 @@ impl Waits {
     /// the base path does not exist.
     ///
     /// - Who holds and who waits is as recent as in a first look, and so is what a contender tells that was not in
-    ///   this look, or takes part in an [edge](Waits::edges). Others are shown with what they told when they were last
+    ///   this look, or took part in an [edge](Waits::edges) of it. Others are shown with what they told when they were last
     ///   read, which may be some looks ago; holders are read once more two seconds after they have come to hold.
-    /// - Any second has at most `most_per_second` requests, spread evenly; those of this look count, too.
-    ///   Requests that a server was too busy for are repeated, and not counted.
+    /// - Any second has at most `most_per_second` requests, spread evenly, of all looks that refresh this one and each
+    ///   other, one after another. Requests that a server was too busy for are repeated, and not limited.
     /// - Looks in a row find the same [deadlocks](Waits::deadlocks) as first looks do, if the earlier one ended
     ///   three seconds before; it need not be the one that was refreshed. Those within a process, of which
     ///   contenders tell later, are found when these are read again.
     ///
-    /// Takes one request to catch up with the leader, which is not counted in [`requests`](Waits::requests); one for
-    /// the base; one for each node that is no contender and whose children have changed; one for each contender of which the
+    /// Takes one request to catch up with the leader, which is not counted in [`requests`](Waits::requests), as
+    /// another one is not for each contender that an ACL hides; one for the base; one for each node that is no contender and whose children have changed; one for each contender of which the
     /// above makes it read; and a few for the contenders that were not read for the longest time: a tenth of the nodes
     /// and reads, at most a tenth of a second's requests. Contenders whose names have no guid, and those
     /// that tell nothing, because their data are hidden or empty, are read each time. The look takes as long as its
@@ -44,12 +46,14 @@ impl Waits {
             let message = "cannot look with 0 requests in a second: at least 1 is needed";
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(base));
         }
-        let pace = self.pace.clone().limited_to(most_per_second);
+        let pace = self.pace.lock().clone().limited_to(most_per_second);
         let lists = ListsOfLook::after(&self.lists);
         let mut asks =
             Paced { core, purpose: LIST, node: base, pace, synced: None, lists, known: 0 };
-        let found = look(&mut asks, core, self)?;
-        let (lists, pace) = (asks.lists.keep(), asks.pace);
-        Ok(found.map(|found| Waits { lists, pace, ..found }))
+        let found = look(&mut asks, core, self);
+        // Also of a look that has failed, as it will be repeated.
+        *self.pace.lock() = asks.pace;
+        let (lists, pace) = (asks.lists.keep(), Arc::clone(&self.pace));
+        Ok(found?.map(|found| Waits { lists, pace, ..found }))
     }
 }

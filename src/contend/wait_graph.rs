@@ -8,6 +8,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::kept_lists::KeptLists;
@@ -18,7 +19,7 @@ use super::rule::excludes;
 use super::ticket::ContenderKind;
 use super::which_to_read::Reading;
 use crate::path;
-use crate::rt;
+use crate::rt::{self, Mutex};
 use crate::session_id::SessionId;
 
 /// Two looks must be at least this far apart for what both show to be certain.
@@ -44,8 +45,8 @@ pub struct Waits {
     pub(super) readings: HashMap<String, Reading>,
     /// The lists of children that a look which refreshes this one need not ask for.
     pub(super) lists: KeptLists,
-    /// Of the requests of this look and the one that it refreshed.
-    pub(super) pace: Pace,
+    /// Of the requests of all looks that refresh each other.
+    pub(super) pace: Arc<Mutex<Pace>>,
 }
 
 /// Holders that each wait for a lock which the next one holds, and the last for one of the first: see
@@ -87,7 +88,7 @@ impl Waits {
             ended: now,
             readings: HashMap::new(),
             lists: KeptLists::default(),
-            pace: Pace::default(),
+            pace: Arc::default(),
         }
     }
 
