@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::kept_lists::ListsOfLook;
 use super::pace::Pace;
 use crate::error::{Error, Result};
-use crate::rt::{self, Deadline};
+use crate::rt::{self, Deadline, Mutex};
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names};
 use crate::session::request_errors::Purpose;
@@ -74,7 +74,8 @@ pub(super) struct Paced<'a> {
     pub(super) purpose: Purpose,
     /// The node that errors are about.
     pub(super) node: &'a str,
-    pub(super) pace: Pace,
+    /// Of all paced questions of this client.
+    pub(super) pace: Arc<Mutex<Pace>>,
     /// The session whose server has caught up with the leader since this began.
     pub(super) synced: Option<i64>,
     pub(super) lists: ListsOfLook,
@@ -90,7 +91,8 @@ impl AskEach for Paced<'_> {
         question: impl Fn(&Session, &[String]) -> Vec<Answer<T>>,
     ) -> Result<Vec<Answer<T>>> {
         let mut answers = Vec::with_capacity(paths.len());
-        for some in paths.chunks(self.pace.chunk()) {
+        let chunk = self.spare();
+        for some in paths.chunks(chunk) {
             let ask = |session: &Session| unless_lost(question(session, some));
             answers.extend(self.insist(some.len(), ask)?);
         }
@@ -123,7 +125,7 @@ impl AskEach for Paced<'_> {
     }
 
     fn spare(&self) -> usize {
-        self.pace.chunk()
+        self.pace.lock().chunk()
     }
 
     fn refused(&self, fault: Fault) -> Error {
@@ -151,7 +153,7 @@ impl Paced<'_> {
                 sent = count;
                 question(session).map(Some)
             });
-            self.pace.note(sent, begun, rt::now());
+            self.pace.lock().note(sent, begun, rt::now());
             match answer {
                 Ok(Ok(Some(answer))) => return Ok(answer),
                 // Another step: the pause before the question is not a part of this one.
@@ -165,12 +167,13 @@ impl Paced<'_> {
 
     /// Until so many requests may be sent. The end of the session ends a pause, and there has to be another one.
     fn pause(&mut self, count: usize) -> Result<()> {
-        while let Some(until) = self.pace.pause(count, rt::now()) {
+        loop {
+            let until = self.pace.lock().pause(count, rt::now());
+            let Some(until) = until else { return Ok(()) };
             let mut call = self.call();
             let session = call.session().map_err(|stop| self.stopped(stop, &call))?;
             call.has_come(Deadline::at(until), || session.status().now().ended.is_some());
         }
-        Ok(())
     }
 
     fn call(&self) -> Call {

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use super::ask_each::AskEach;
 use super::kept_lists::KeptLists;
@@ -124,7 +123,6 @@ pub(super) fn look<A: AskEach>(
         ended: rt::now(),
         readings,
         lists: KeptLists::default(),
-        pace: Arc::default(),
     }))
 }
 

@@ -18,10 +18,9 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The same from now on, with this limit, which is not 0.
-    pub(super) fn limited_to(self, most_per_second: u32) -> Pace {
-        let most_per_second = usize::try_from(most_per_second).unwrap_or(usize::MAX);
-        Pace { most_per_second, ..self }
+    /// This limit, which is not 0, from now on.
+    pub(super) fn limit(&mut self, most_per_second: u32) {
+        self.most_per_second = usize::try_from(most_per_second).unwrap_or(usize::MAX);
     }
 
     /// At most so many requests are sent together.
@@ -63,7 +62,8 @@ mod tests {
     /// When requests were sent, and answered this long after, and how many.
     fn sent(most: u32, total: usize, takes: Duration) -> Vec<(Duration, Duration, usize)> {
         let begun = Instant::now();
-        let (mut now, mut pace) = (begun, Pace::default().limited_to(most));
+        let (mut now, mut pace) = (begun, Pace::default());
+        pace.limit(most);
         let (mut all, mut left) = (Vec::new(), total);
         while left > 0 {
             let count = pace.chunk().min(left);
@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_few_do_not_make_the_next_ones_wait_long() {
-        let (now, mut pace) = (Instant::now(), Pace::default().limited_to(500));
+        let (now, mut pace) = (Instant::now(), Pace::default());
+        pace.limit(500);
         assert_eq!(pace.pause(50, now), None);
         pace.note(1, now, now);
         assert_eq!(pace.pause(50, now), Some(now + Duration::from_millis(2)));
@@ -117,9 +118,10 @@ mod tests {
 
     #[test]
     fn a_smaller_limit_counts_what_was_sent_before() {
-        let (now, mut pace) = (Instant::now(), Pace::default().limited_to(500));
+        let (now, mut pace) = (Instant::now(), Pace::default());
+        pace.limit(500);
         pace.note(50, now, now);
-        let mut pace = pace.limited_to(10);
+        pace.limit(10);
         assert_eq!(pace.pause(1, now + SECOND / 2), Some(now + SECOND));
         assert_eq!(pace.pause(1, now + SECOND), None);
     }

@@ -6,9 +6,11 @@ use super::ask_each::Paced;
 use super::kept_lists::ListsOfLook;
 use super::list_locks::LIST;
 use super::list_waits::look;
+use super::pace::Pace;
 use super::wait_graph::Waits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::rt::Mutex;
 use crate::session::client::Client;
 
 impl Waits {
@@ -18,8 +20,8 @@ impl Waits {
     /// - Who holds and who waits is as recent as in a first look, and so is what a contender tells that was not in
     ///   this look, or took part in an [edge](Waits::edges) of it. Others are shown with what they told when they were last
     ///   read, which may be some looks ago; holders are read once more two seconds after they have come to hold.
-    /// - Any second has at most `most_per_second` requests, spread evenly, of all looks that refresh this one and each
-    ///   other, one after another. Requests that a server was too busy for are repeated, and not limited.
+    /// - Any second has at most `most_per_second` requests, spread evenly, of all looks of this client that
+    ///   refresh others, one after another. Requests that a server was too busy for are repeated, and not limited.
     /// - Looks in a row find the same [deadlocks](Waits::deadlocks) as first looks do, if the earlier one ended
     ///   three seconds before; it need not be the one that was refreshed. Those within a process, of which
     ///   contenders tell later, are found when these are read again.
@@ -46,14 +48,13 @@ impl Waits {
             let message = "cannot look with 0 requests in a second: at least 1 is needed";
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(base));
         }
-        let pace = self.pace.lock().clone().limited_to(most_per_second);
+        let pace: Arc<Mutex<Pace>> = core.extension();
+        pace.lock().limit(most_per_second);
         let lists = ListsOfLook::after(&self.lists);
         let mut asks =
             Paced { core, purpose: LIST, node: base, pace, synced: None, lists, known: 0 };
-        let found = look(&mut asks, core, self);
-        // Also of a look that has failed, as it will be repeated.
-        *self.pace.lock() = asks.pace;
-        let (lists, pace) = (asks.lists.keep(), Arc::clone(&self.pace));
-        Ok(found?.map(|found| Waits { lists, pace, ..found }))
+        let found = look(&mut asks, core, self)?;
+        let lists = asks.lists.keep();
+        Ok(found.map(|found| Waits { lists, ..found }))
     }
 }

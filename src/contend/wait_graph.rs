@@ -8,18 +8,16 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::kept_lists::KeptLists;
 use super::list_contenders::Contender;
 use super::list_locks::UnlistedReason;
-use super::pace::Pace;
 use super::rule::excludes;
 use super::ticket::ContenderKind;
 use super::which_to_read::Reading;
 use crate::path;
-use crate::rt::{self, Mutex};
+use crate::rt;
 use crate::session_id::SessionId;
 
 /// Two looks must be at least this far apart for what both show to be certain.
@@ -45,8 +43,6 @@ pub struct Waits {
     pub(super) readings: HashMap<String, Reading>,
     /// The lists of children that a look which refreshes this one need not ask for.
     pub(super) lists: KeptLists,
-    /// Of the requests of all looks that refresh each other.
-    pub(super) pace: Arc<Mutex<Pace>>,
 }
 
 /// Holders that each wait for a lock which the next one holds, and the last for one of the first: see
@@ -88,7 +84,6 @@ impl Waits {
             ended: now,
             readings: HashMap::new(),
             lists: KeptLists::default(),
-            pace: Arc::default(),
         }
     }
 

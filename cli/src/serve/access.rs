@@ -2,8 +2,28 @@
 
 use hyper::header::{AUTHORIZATION, COOKIE, HOST};
 use hyper::http::request::Parts;
+use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method};
 use subtle::ConstantTimeEq;
+
+use crate::exit::Failure;
+
+/// Checks the further names by which browsers are to reach it.
+pub(super) fn check_names(names: &[String]) -> Result<(), Failure> {
+    for name in names {
+        let authority = name.parse::<Authority>().ok();
+        let is_host = |one: &Authority| {
+            let port = one.as_str().strip_prefix(one.host());
+            let has_port = port.is_some_and(|port| port.is_empty() || one.port_u16().is_some());
+            has_port && !one.host().is_empty() && !one.host().contains(['*', ','])
+        };
+        if !authority.as_ref().is_some_and(is_host) {
+            let why = "is no name of a host, such as locks.example or locks.example:8443";
+            return Err(Failure::usage(format!("--host {name:?} {why}")));
+        }
+    }
+    Ok(())
+}
 
 /// What to answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -133,6 +153,19 @@ mod tests {
     fn judged(access: &Access, uri: &str, headers: &[(&str, &str)]) -> Verdict {
         let headers = [&[("Host", "localhost:9142")], headers].concat();
         access.judge(&request("GET", uri, &headers), false)
+    }
+
+    #[test]
+    fn a_name_that_no_browser_sends_is_refused() {
+        let check = |name: &str| check_names(&[name.to_owned()]);
+        for right in ["locks.example", "proxy:8443", "192.0.2.1", "[2001:db8::1]", "[::1]:80"] {
+            assert!(check(right).is_ok(), "{right}");
+        }
+        for wrong in
+            ["", "*", "http://foo/", "foo bar", "foo:99999", "foo:", "foo,bar", "Fóo", "u@foo", "/"]
+        {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -42,12 +42,8 @@ impl Connections {
     /// nothing for the longest time is closed, if need be.
     pub(super) fn seat(&self) -> Option<Seat> {
         let mut state = self.lock();
-        if state.open.len() >= self.most {
-            let idle = |one: &Open| !one.has_asked.load(Ordering::Relaxed);
-            let number = state.open.iter().find(|(_, one)| idle(one)).map(|(number, _)| *number)?;
-            if let Some(task) = state.open.remove(&number).and_then(|one| one.task) {
-                task.abort();
-            }
+        if state.open.len() >= self.most && !state.make_room() {
+            return None;
         }
         let number = state.next;
         state.next += 1;
@@ -55,6 +51,11 @@ impl Connections {
         let open = Open { task: None, has_asked: Arc::clone(&has_asked) };
         state.open.insert(number, open);
         Some(Seat { number, all: self.clone(), has_asked })
+    }
+
+    /// Closes the one that has asked nothing for the longest time, if there is one.
+    pub(super) fn make_room(&self) {
+        self.lock().make_room();
     }
 
     pub(super) fn count(&self) -> usize {
@@ -70,6 +71,18 @@ impl Connections {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn make_room(&mut self) -> bool {
+        let idle = |one: &Open| !one.has_asked.load(Ordering::Relaxed);
+        let number = self.open.iter().find(|(_, one)| idle(one)).map(|(number, _)| *number);
+        let Some(open) = number.and_then(|number| self.open.remove(&number)) else { return false };
+        if let Some(task) = open.task {
+            task.abort();
+        }
+        true
     }
 }
 

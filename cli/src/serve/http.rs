@@ -27,6 +27,7 @@ use super::replies::{no_room, reply};
 use crate::exit::Failure;
 
 const MOST_CONNECTIONS: usize = 128;
+const MOST_REFUSED: usize = 32;
 
 /// How long a request's head may take, and then its reply.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
@@ -53,7 +54,8 @@ pub(super) fn serve(
     runtime.block_on(async {
         let mut ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         let connections = Connections::new(MOST_CONNECTIONS);
-        let site = Arc::new(Site { access, board: Arc::clone(board), connections });
+        let refused = Connections::new(MOST_REFUSED);
+        let site = Arc::new(Site { access, board: Arc::clone(board), connections, refused });
         // The file is there as long as somebody listens.
         let _file = match listener {
             Listener::Net(listener) => {
@@ -91,6 +93,8 @@ struct Site {
     access: Access,
     board: Arc<Board>,
     connections: Connections,
+    /// Those for which there is no room, while they are told.
+    refused: Connections,
 }
 
 impl Site {
@@ -99,16 +103,18 @@ impl Site {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let Ok(mut stream) = stream else { return sleep(PAUSE).await };
+        let Ok(stream) = stream else {
+            self.connections.make_room();
+            return sleep(PAUSE).await;
+        };
         let Some(seat) = self.connections.seat() else {
-            // Nobody is waited for: what does not fit is not said.
-            let text = no_room();
-            let mut write = pin!(stream.write(text.as_bytes()));
-            return poll_fn(|context| {
-                let _ = write.as_mut().poll(context);
-                Poll::Ready(())
-            })
-            .await;
+            let Some(seat) = self.refused.seat() else { return };
+            let number = seat.number();
+            let task = tokio::spawn(async move {
+                let _ = timeout(REST_WITHIN, refuse(stream)).await;
+                drop(seat);
+            });
+            return self.refused.note_task(number, task.abort_handle());
         };
         let number = seat.number();
         let site = Arc::clone(self);
@@ -153,6 +159,12 @@ impl Site {
             return false;
         }
         has_ended || timeout(REPLY_WITHIN, connection).await.is_ok()
+    }
+}
+
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
+    if stream.write_all(no_room().as_bytes()).await.is_ok() {
+        throw_away_the_rest(&mut stream).await;
     }
 }
 

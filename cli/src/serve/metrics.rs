@@ -54,6 +54,8 @@ pub(super) fn head(format: Format, ensemble: &Ensemble, connections: usize) -> S
     for state in STATES {
         text.sample(&[("state", state.word())], u8::from(state == ensemble.state));
     }
+    text.gauge("zklock_last_look_failed", "Whether the last look failed.");
+    text.sample(&[], u8::from(ensemble.error.is_some()));
     text.counter("zklock_requests", "Requests to the ensemble, for looks that succeeded.");
     text.sample(&[], ensemble.requests);
     text.gauge("zklock_serve_connections", "Open connections of readers.");
@@ -79,6 +81,8 @@ pub(super) fn rest(format: Format, model: &Model<'_>) -> String {
         let count = model.deadlocks.iter().filter(|(one, _)| *one == certain).count();
         text.sample(&[("certain", &certain.to_string())], count);
     }
+    text.gauge("zklock_not_seen", "Paths at which there may be locks that could not be seen.");
+    text.sample(&[], seen.not_seen.len());
     text.counter("zklock_hand_overs", "How often another contender came to hold any lock.");
     text.sample(&[], model.hand_overs);
     of_locks(&mut text, model);

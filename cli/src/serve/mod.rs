@@ -43,6 +43,7 @@ pub(crate) fn serve(global: &Global, options: &Serve) -> Result<Exit, Failure> {
     let has_credentials = global.has_credentials();
     token::check_reach(address.reach(), has_credentials, token.is_some(), options.no_token)?;
     let bases = bases(global, &options.paths);
+    access::check_names(&options.host)?;
     let client = global.builder()?.lazy()?;
     let listener = address.listen()?;
     let place = Place { hosts: global.hosts.clone(), bases: bases.clone() };

@@ -8,6 +8,10 @@ use crate::look::deadlocks::{in_words, what_ends};
 use crate::look::shown::why_unlisted;
 use crate::words::{Ages, note, parent, who};
 
+/// So many characters are kept of a contender's text, and of a sentence made of such texts.
+const LONGEST_TEXT: usize = 200;
+const LONGEST_SENTENCE: usize = 4_000;
+
 /// The locks at and below all paths that are looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
@@ -118,16 +122,29 @@ impl From<&Contender> for SeenContender {
             node: one.path.clone(),
             sequence: one.sequence,
             holds: one.holds,
-            who: who(one),
-            host: one.host.clone(),
+            who: shortened(who(one)),
+            host: one.host.clone().map(shortened),
             pid: one.process,
-            program: one.program.clone(),
-            thread: one.thread.clone(),
-            label: note(one),
+            program: one.program.clone().map(shortened),
+            thread: one.thread.clone().map(shortened),
+            label: note(one).map(shortened),
             queued_at: one.since,
             held_since: one.held_since(),
         }
     }
+}
+
+/// A contender's text, of which others may have written any amount.
+fn shortened(text: String) -> String {
+    shortened_to(LONGEST_TEXT, text)
+}
+
+fn shortened_to(longest: usize, mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(longest) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 impl SeenDeadlock {
@@ -140,7 +157,7 @@ impl SeenDeadlock {
         let nodes = holders.iter().flat_map(|one| [Some(&one.holder), one.waiter.as_ref()]);
         SeenDeadlock {
             is_certain: deadlock.is_certain,
-            text: format!("{}, {doubt}", in_words(deadlock, ages)),
+            text: format!("{}, {doubt}", shortened_to(LONGEST_SENTENCE, in_words(deadlock, ages))),
             locks: holders.iter().map(|one| parent(&one.holder).to_owned()).collect(),
             nodes: nodes.flatten().map(|one| one.path.clone()).collect(),
             commands: what_ends(deadlock).into_iter().flatten().collect(),

@@ -49,9 +49,9 @@ pub(super) fn read(file: &Path) -> Result<String, Failure> {
     let unusable = |why: io::Error| Failure::usage(format!("{name} cannot be read: {why}"));
     let opened = File::open(file).map_err(unusable)?;
     let mode = opened.metadata().map_err(unusable)?.mode() & 0o777;
-    if mode & 0o006 != 0 {
-        let why = format!("every user of this machine may read or change {name} (mode {mode:o})");
-        return Err(Failure::usage(format!("{why}: chmod o-rwx {name}")));
+    if mode & 0o026 != 0 {
+        let why = format!("others than its owner may read or change {name} (mode {mode:o})");
+        return Err(Failure::usage(format!("{why}: chmod g-w,o-rw {name}")));
     }
     let mut text = String::new();
     opened.take(LONGEST as u64 + 3).read_to_string(&mut text).map_err(unusable)?;
