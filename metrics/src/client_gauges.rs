@@ -35,8 +35,7 @@ impl ClientGauges {
     }
 
     /// A thread waits for the lock at this path; it may say so again.
-    pub(crate) fn waits(&self, thread: ThreadId, path: &str, label: impl FnOnce() -> SharedString) {
-        let label = label();
+    pub(crate) fn waits(&self, thread: ThreadId, path: &str, label: SharedString) {
         let before = self.added().waiting.insert((thread, path.to_owned()), label.clone());
         if before.is_none() {
             gauge!("zklock_waiting", "lock" => label).increment(1.0);

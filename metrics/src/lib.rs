@@ -135,7 +135,7 @@ fn describe() {
 fn record(labels: &Labels, gauges: &ClientGauges, event: &Event) {
     match event {
         Event::Waiting { lock, thread, .. } => {
-            gauges.waits(*thread, lock, || labels.of(lock));
+            gauges.waits(*thread, lock, labels.of(lock));
         }
         Event::Acquired { lock, what, waited, thread, .. } => {
             let label = labels.of(lock);

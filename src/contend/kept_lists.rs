@@ -23,7 +23,7 @@ struct KeptList {
 }
 
 /// What watches end with: the connection, and the time after which a server may have dropped one without a word.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct WatchedBy {
     session: i64,
     connection: u64,
@@ -70,23 +70,21 @@ impl ListsOfLook {
 
     /// Asks for the children of these nodes, and watches them.
     pub(super) fn ask(&self, session: &Session, paths: &[String]) -> Vec<Answer<Option<Names>>> {
-        if WatchedBy::now(session).is_none() {
+        let Some(watched_by) = WatchedBy::now(session) else {
             return session.children_each(paths, false);
-        }
+        };
         // Before the question, so that no event is missed.
         let watches = paths.iter().map(|path| {
             let has_changed = Arc::new(AtomicBool::new(false));
             let note = Arc::clone(&has_changed);
             let note = Arc::new(move || note.store(true, Ordering::SeqCst));
-            (session.watches().subscribe(path, note), has_changed, WatchedBy::now(session))
+            (session.watches().subscribe(path, note), has_changed)
         });
         let watches: Vec<_> = watches.collect();
         let answers = session.children_each(paths, true);
         let mut lists = self.lists.borrow_mut();
-        for ((path, answer), (watch, has_changed, watched_by)) in
-            paths.iter().zip(&answers).zip(watches)
-        {
-            if let (Ok(Some(names)), Some(watched_by)) = (answer, watched_by) {
+        for ((path, answer), (watch, has_changed)) in paths.iter().zip(&answers).zip(watches) {
+            if let Ok(Some(names)) = answer {
                 let names = names.clone();
                 let kept = KeptList { names, watched_by, has_changed, _watch: watch };
                 lists.insert(path.clone(), Arc::new(kept));

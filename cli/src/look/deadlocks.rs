@@ -102,10 +102,7 @@ fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
 }
 
 fn what_to_do(deadlock: &Deadlock) -> Vec<String> {
-    let [ask, break_it] = match what_ends(deadlock) {
-        Some(commands) => commands,
-        None => return Vec::new(),
-    };
+    let Some([ask, break_it]) = what_ends(deadlock) else { return Vec::new() };
     vec![
         format!("  to end it, ask the last of them: {ask}"),
         format!("  or, when that does nothing any more: {break_it}"),
