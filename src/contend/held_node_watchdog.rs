@@ -442,7 +442,13 @@ impl Watchdog {
         let lock_node = path::parent(&self.node);
         if state.arrivals.is_none() {
             let look = self.signal(Watchdog::others_may_be_there);
-            state.arrivals = Some(session.watches().subscribe(lock_node, look));
+            let arrivals = session.watches().subscribe(lock_node, look);
+            // The others wait for what this event leads to.
+            let waits = session.await_server();
+            state.arrivals = Some(arrivals.ending(move |end| {
+                end();
+                drop(waits);
+            }));
         }
         drop(state);
         let watchdog = Arc::downgrade(self);

@@ -30,11 +30,12 @@ const MOST_OUTSTANDING: usize = 1 << 16;
 /// How many bytes may wait for the server to read them.
 const MOST_UNSENT: usize = 64 << 20;
 
-/// Called with the reply, on the link's thread; it may only signal.
+/// Called with the reply, on the thread that reads; it may only signal.
 pub(crate) type OnReply = Box<dyn FnOnce(RawReply) + Send>;
 
-/// What the link's thread passes on, in the order in which the server sent it.
-pub(crate) enum Incoming {
+/// What is to be told, in the order in which it came about.
+pub(crate) enum ToTell {
+    Notice(Notice),
     Answer(OnReply, RawReply),
     /// A watch on the node at this path has fired.
     Event(NodeEvent, String),
@@ -93,8 +94,7 @@ pub(crate) struct LinkCore {
     queued: u64,
     /// Each mark is dropped when that many of the queued bytes are written, or never will be.
     marks: VecDeque<(u64, Sender<()>)>,
-    notices: Vec<Notice>,
-    said: Vec<Incoming>,
+    to_tell: VecDeque<ToTell>,
 }
 
 impl LinkCore {
@@ -153,7 +153,7 @@ impl LinkCore {
     pub(crate) fn paused(&mut self, gap: Duration, now: Moment) {
         self.recent.paused(gap, now);
         if self.ended.is_none() && self.granted.is_some() {
-            self.notices.push(Notice::Paused(gap));
+            self.to_tell.push_back(ToTell::Notice(Notice::Paused(gap)));
         }
     }
 
@@ -162,13 +162,16 @@ impl LinkCore {
         self.lapse.as_deref()
     }
 
-    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
-        std::mem::take(&mut self.notices)
+    /// Takes all that is to be told.
+    pub(crate) fn take_all(&mut self) -> VecDeque<ToTell> {
+        std::mem::take(&mut self.to_tell)
     }
 
-    /// Takes what must be passed on after the notices.
-    pub(crate) fn take_said(&mut self) -> Vec<Incoming> {
-        std::mem::take(&mut self.said)
+    /// Takes the answers and events that are to be told before the next notice.
+    pub(crate) fn take_until_notice(&mut self) -> VecDeque<ToTell> {
+        let end = self.to_tell.iter().position(|one| matches!(one, ToTell::Notice(_)));
+        let rest = end.map(|end| self.to_tell.split_off(end));
+        std::mem::replace(&mut self.to_tell, rest.unwrap_or_default())
     }
 
     // ----- the connection
@@ -193,7 +196,7 @@ impl LinkCore {
         self.has_answered = false;
         self.from_server = Splitter::new(self.max_reply, REPLY_HEADER);
         match self.ended {
-            None => self.notices.push(Notice::Attached),
+            None => self.to_tell.push_back(ToTell::Notice(Notice::Attached)),
             Some(_) => self.send_close(now),
         }
     }
@@ -259,7 +262,7 @@ impl LinkCore {
         self.recent.cut(now);
         self.to_server.clear();
         if self.ended.is_none() {
-            self.notices.push(Notice::Suspended);
+            self.to_tell.push_back(ToTell::Notice(Notice::Suspended));
         }
         self.abandon(code::CONNECTION_LOSS);
         self.outstanding.clear();
@@ -284,7 +287,7 @@ impl LinkCore {
     fn finish(&mut self) {
         if !self.over {
             self.over = true;
-            self.notices.push(Notice::Over);
+            self.to_tell.push_back(ToTell::Notice(Notice::Over));
         }
         self.attached = false;
         self.to_server.clear();
@@ -294,7 +297,7 @@ impl LinkCore {
     fn end(&mut self, why: End) {
         if self.ended.is_none() {
             self.ended = Some(why);
-            self.notices.push(Notice::Ended(why));
+            self.to_tell.push_back(ToTell::Notice(Notice::Ended(why)));
             self.abandon(code::SESSION_EXPIRED);
         }
     }
@@ -312,7 +315,7 @@ impl LinkCore {
                 std::mem::replace(&mut sent.to, Recipient::Nobody)
             {
                 let answer = RawReply { zxid: 0, error, body: Vec::new() };
-                self.said.push(Incoming::Answer(on_answer, answer));
+                self.to_tell.push_back(ToTell::Answer(on_answer, answer));
             }
         }
     }
@@ -350,7 +353,7 @@ impl LinkCore {
             return self.send(operation, body, Recipient::Outgoing(on_answer), now);
         };
         let answer = RawReply { zxid: 0, error, body };
-        self.said.push(Incoming::Answer(on_answer, answer));
+        self.to_tell.push_back(ToTell::Answer(on_answer, answer));
     }
 
     /// The reason not to send a request with this body, if there is one.
@@ -364,9 +367,9 @@ impl LinkCore {
         self.sizes.refusal(size, now)
     }
 
-    /// Whether something waits for the link's thread to pass it on.
+    /// Whether there is something to tell.
     pub(crate) fn has_news(&self) -> bool {
-        !self.notices.is_empty() || !self.said.is_empty()
+        !self.to_tell.is_empty()
     }
 
     /// Adds a mark that is dropped when every request so far is written.
@@ -462,7 +465,7 @@ impl LinkCore {
         match sent.to {
             Recipient::Outgoing(on_answer) => {
                 let answer = RawReply { zxid: header.zxid, error, body: body.to_vec() };
-                self.said.push(Incoming::Answer(on_answer, answer));
+                self.to_tell.push_back(ToTell::Answer(on_answer, answer));
             }
             Recipient::Closing => self.finish(),
             Recipient::Heartbeat | Recipient::Nobody => {}
@@ -546,7 +549,7 @@ impl LinkCore {
             if let Recipient::Outgoing(on_answer) = sent.to {
                 let error = code::UNIMPLEMENTED;
                 let answer = RawReply { zxid: 0, error, body: Vec::new() };
-                self.said.push(Incoming::Answer(on_answer, answer));
+                self.to_tell.push_back(ToTell::Answer(on_answer, answer));
             }
         }
     }
@@ -556,7 +559,7 @@ impl LinkCore {
             return Err("the server sent an event over the size limit".into());
         }
         let (event, path) = read_event(body.bytes)?;
-        self.said.push(Incoming::Event(event, path.to_owned()));
+        self.to_tell.push_back(ToTell::Event(event, path.to_owned()));
         Ok(())
     }
 

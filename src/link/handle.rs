@@ -13,6 +13,7 @@ use super::core::LinkCore;
 use super::link_commands::{Command, DeferredRequest, MOMENT, NAP, OnEvent, OnNotice, Outgoing};
 use super::link_thread::Runner;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, end_of};
+use super::reading_turn::{AwaitsServer, LONGEST_READING, ReadingTurn};
 use crate::connection_notice::{End, Info};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, AtomicBool, AtomicU64, Deadline, Moment, Mutex, bounded, unbounded};
@@ -51,9 +52,11 @@ impl Link {
             commands,
             waker: near,
             is_woken: AtomicBool::new(false),
-            connection: Lock::new(LockedConnection { core, ..LockedConnection::default() }),
+            connection: Lock::new(LockedConnection::new(core)),
+            turn: ReadingTurn::new(config.callers_read),
+            on_event,
         });
-        let runner = Runner::new(config, &shared, (on_notice, on_event), received, far);
+        let runner = Runner::new(config, &shared, on_notice, received, far);
         rt::spawn("zklock-link", move || runner.run())?;
         Ok(Link { process: std::process::id(), shared })
     }
@@ -95,6 +98,29 @@ impl Link {
             self.shared.wake();
         }
         written
+    }
+
+    /// Counts a caller that is about to wait for something from the server; with `reads`, it calls
+    /// `read_until` before it sleeps.
+    pub(crate) fn await_server(&self, reads: bool) -> Option<AwaitsServer> {
+        let turn = &self.shared.turn;
+        match reads {
+            _ if self.is_elsewhere() => None,
+            true => turn.count(),
+            false => turn.count_sleeper(&*self.shared),
+        }
+    }
+
+    /// Reads what the server sends, on the calling thread, if nobody else does: until it `is_done`,
+    /// then, or for 20 ms. The caller is counted, and looks once more when this returns.
+    pub(crate) fn read_until(&self, then: Deadline, is_done: impl Fn() -> bool) {
+        if self.is_elsewhere() {
+            return;
+        }
+        let left = then.instant().map(|end| end.saturating_duration_since(rt::now()));
+        let longest = LONGEST_READING.min(left.unwrap_or(LONGEST_READING));
+        let now = Moment::now();
+        self.shared.turn.read(&*self.shared, now, now.plus(longest), is_done);
     }
 
     /// Sends a request a few milliseconds from now, if it is still wanted then.

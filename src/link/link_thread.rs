@@ -1,6 +1,6 @@
 //! The link's thread: finds a server, reads what comes in, and keeps the lease.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,11 +13,11 @@ use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
 use super::config::LinkConfig;
-use super::core::Incoming;
 use super::credentials_and_tls::Access;
 use super::granted;
-use super::link_commands::{Command, NAP, OnEvent, OnNotice, Outgoing};
-use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
+use super::link_commands::{Command, NAP, OnNotice, Outgoing};
+use super::locked_connection::{Broken, LAPSED, LinkShared, LockedConnection, poll, survive};
+use super::reading_turn::Rest;
 use super::reconnects_in_doubt::{Attempts, News};
 use super::search_rounds::Search;
 use super::search_thread::{self, Dialed};
@@ -34,7 +34,6 @@ pub(super) struct Runner {
     config: LinkConfig,
     shared: Arc<LinkShared>,
     on_notice: OnNotice,
-    on_event: OnEvent,
     commands: Receiver<Command>,
     woken: UnixStream,
     /// A search for a server, which ends when this is dropped.
@@ -48,8 +47,6 @@ pub(super) struct Runner {
     attached_at: Moment,
     /// When it was last reported that the connection serves the session.
     alive_at: Moment,
-    /// The value that was last published.
-    lease_end: u64,
     avoid: Option<SocketAddr>,
     /// The last zxid that was noted for the sessions that follow.
     noted_zxid: i64,
@@ -57,14 +54,13 @@ pub(super) struct Runner {
     /// Until when callers that were just told something may defer a request without a wake-up.
     nap_until: Moment,
     dropped: bool,
-    buffer: Vec<u8>,
 }
 
 impl Runner {
     pub(super) fn new(
         config: LinkConfig,
         shared: &Arc<LinkShared>,
-        (on_notice, on_event): (OnNotice, OnEvent),
+        on_notice: OnNotice,
         commands: Receiver<Command>,
         woken: UnixStream,
     ) -> Runner {
@@ -74,7 +70,6 @@ impl Runner {
             config,
             shared: Arc::clone(shared),
             on_notice,
-            on_event,
             commands,
             woken,
             dial: None,
@@ -85,13 +80,11 @@ impl Runner {
             futile: 0,
             attached_at: Moment::ZERO,
             alive_at: Moment::ZERO,
-            lease_end: LAPSED,
             avoid: None,
             noted_zxid: 0,
             give_up_at: Moment::NEVER,
             nap_until: Moment::ZERO,
             dropped: false,
-            buffer: vec![0; 64 * 1024],
         }
     }
 
@@ -115,11 +108,11 @@ impl Runner {
         shared.lease_end.store(LAPSED, Ordering::Release);
         shared.stopped.store(true, Ordering::SeqCst);
         let mut connection = shared.connection.lock();
-        (connection.server, self.dial) = (None, None);
-        let (notices, all_said) = (connection.core.take_notices(), connection.core.take_said());
+        connection.hang_up();
+        self.dial = None;
         connection.core.pass_marks();
+        self.tell_all(&mut connection);
         drop(connection);
-        self.tell(&notices, all_said);
         let deferred = std::mem::take(&mut shared.deferred.lock().all);
         let expired = |verb: Outgoing| {
             let answer = RawReply { zxid: 0, error: SESSION_EXPIRED, body: Vec::new() };
@@ -144,7 +137,7 @@ impl Runner {
             self.remind(&mut connection);
             self.catch_up(&mut connection);
             connection.write();
-            self.check_writes(&mut connection);
+            self.check_broken(&mut connection);
             self.publish(&mut connection);
             if self.dropped && connection.core.is_over() {
                 return;
@@ -153,10 +146,12 @@ impl Runner {
             if woken {
                 self.obey(&mut connection);
             }
-            if from_server {
+            // It is not judged by what it has said while nobody read.
+            if from_server || Moment::now() >= connection.core.next_tick() {
                 self.read_server(&mut connection);
             }
-            self.check_writes(&mut connection);
+            self.note_zxid(&connection);
+            self.check_broken(&mut connection);
             let now = Moment::now();
             if let Err(broken) = connection.core.tick(now) {
                 self.lose_server(&mut connection, &broken);
@@ -173,7 +168,8 @@ impl Runner {
 
     fn keep_connected(&mut self, connection: &mut LockedConnection) {
         if connection.core.is_over() {
-            (self.dial, connection.server) = (None, None);
+            self.dial = None;
+            connection.hang_up();
             return;
         }
         let (now, last_zxid) = (Moment::now(), connection.core.last_zxid());
@@ -211,68 +207,56 @@ impl Runner {
         }
     }
 
-    /// Publishes the core's news in an order that misleads no caller: the lease, the state, and
-    /// only then the answers and events that depend on it.
+    /// Publishes the core's news in an order that misleads no caller: the lease, and only then the
+    /// notices, answers and events, in the order in which they came about.
     fn publish(&mut self, connection: &mut MutexGuard<'_, LockedConnection>) {
-        self.publish_lease(connection);
-        if !connection.core.has_news() {
-            return;
+        self.shared.publish_lease(connection);
+        if connection.core.has_news() {
+            self.nap_until = Moment::now().plus(NAP);
+            self.tell_all(connection);
         }
-        self.nap_until = Moment::now().plus(NAP);
-        let (notices, all_said) = (connection.core.take_notices(), connection.core.take_said());
-        if notices.iter().any(|notice| matches!(notice, Notice::Ended(_))) {
+    }
+
+    fn tell_all(&mut self, connection: &mut MutexGuard<'_, LockedConnection>) {
+        let shared = Arc::clone(&self.shared);
+        shared.tell_all(connection, Some(&mut |notice| self.tell(notice)));
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        match notice {
+            Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
+            Notice::Attached => self.alive_at = Moment::now(),
+            Notice::Ended(_) | Notice::Alive | Notice::Paused(_) => {}
+        }
+        survive(|| (self.on_notice)(notice));
+        if let Notice::Ended(why) = notice {
+            self.session_ended(why);
+        }
+    }
+
+    fn session_ended(&mut self, why: End) {
+        let trouble = self.shared.info.lock().trouble.clone();
+        let connection = self.shared.connection.lock();
+        let session = self.session(&connection);
+        let lapse = connection.core.why_lapsed().map(str::to_owned);
+        let timeout = connection.core.granted().map(|granted| granted.timeout);
+        drop(connection);
+        if let Some(timeout) = timeout {
             // By then, the server has ended the session itself.
-            if let Some(granted) = connection.core.granted() {
-                self.give_up_after(granted.timeout * 2);
-            }
+            self.give_up_after(timeout * 2);
         }
-        let session = self.session(connection);
-        // Unlocked, as callers that are told may send at once.
-        MutexGuard::unlocked(connection, || self.pass_on(notices, all_said, session));
+        let (level, what, because) = match why {
+            End::Expired => (Warn, "is lost: the server says that it has expired", None),
+            End::Lapsed => (Warn, "is lost: its lease has run out", lapse),
+            End::AuthFailed => (Warn, "is over: the client is not let in", trouble),
+            End::Closed => (Debug, "is over: the client closed it", None),
+        };
+        let because = because.map_or_else(String::new, |because| format!(": {because}"));
+        logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}{because}");
     }
 
     fn give_up_after(&mut self, time: Duration) {
         self.give_up_at = self.give_up_at.min(Moment::now().plus(time));
-    }
-
-    fn pass_on(&mut self, notices: Vec<Notice>, all_said: Vec<Incoming>, session: i64) {
-        self.tell(&notices, all_said);
-        for notice in notices {
-            if let Notice::Ended(why) = notice {
-                let trouble = self.shared.info.lock().trouble.clone();
-                let lapse = || self.shared.connection.lock().core.why_lapsed().map(str::to_owned);
-                let (level, what, because) = match why {
-                    End::Expired => (Warn, "is lost: the server says that it has expired", None),
-                    End::Lapsed => (Warn, "is lost: its lease has run out", lapse()),
-                    End::AuthFailed => (Warn, "is over: the client is not let in", trouble),
-                    End::Closed => (Debug, "is over: the client closed it", None),
-                };
-                let because = because.map_or_else(String::new, |because| format!(": {because}"));
-                logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}{because}");
-            }
-        }
-    }
-
-    /// Calls the callbacks; a panic in one does not affect the others.
-    fn tell(&mut self, notices: &[Notice], all_said: Vec<Incoming>) {
-        for notice in notices {
-            match notice {
-                Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
-                Notice::Attached => self.alive_at = Moment::now(),
-                Notice::Ended(_) | Notice::Alive | Notice::Paused(_) => {}
-            }
-            survive(|| (self.on_notice)(*notice));
-        }
-        let mut after = Vec::new();
-        for said in all_said {
-            match said {
-                Incoming::Answer(on_answer, answer) => survive(|| on_answer(answer)),
-                Incoming::Event(event, path) => {
-                    survive(|| after.extend((self.on_event)(event, &path)));
-                }
-            }
-        }
-        after.iter().for_each(|call| survive(|| call()));
     }
 
     /// Sends the deferred requests that are due. What is no longer wanted goes first, so that the
@@ -307,23 +291,6 @@ impl Runner {
         }
     }
 
-    fn publish_lease(&mut self, connection: &mut LockedConnection) {
-        let end =
-            connection.core.ended().map_or_else(|| connection.core.lease_end().as_nanos(), code_of);
-        let exchanged = self.shared.lease_end.compare_exchange(
-            self.lease_end,
-            end,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        self.lease_end = end;
-        if exchanged.is_err() {
-            // A caller was told that the lease has run out, so it has run out for all.
-            self.lease_end = LAPSED;
-            connection.core.lapse(Moment::now());
-        }
-    }
-
     fn session(&self, connection: &LockedConnection) -> i64 {
         connection.core.granted().map_or(0, |granted| granted.session)
     }
@@ -338,6 +305,8 @@ impl Runner {
                 next = next.min(self.redial_at.max(now));
             }
         }
+        let Rest { reads, until } = self.shared.turn.rest(now, self.nap_until);
+        next = next.min(until);
         let mut deferred = self.shared.deferred.lock();
         if let Some((due, _)) = deferred.all.front() {
             next = next.min(*due);
@@ -347,11 +316,11 @@ impl Runner {
         deferred.asleep_until = next.as_nanos();
         drop(deferred);
         let limit = (next != Moment::NEVER).then(|| next.since(now));
-        let interest = match connection.wants_to_send() {
-            false => PollFlags::IN,
-            true => PollFlags::IN | PollFlags::OUT,
-        };
-        let server = connection.server.as_ref().map(|server| Arc::clone(server.tcp()));
+        let mut interest = PollFlags::empty();
+        interest.set(PollFlags::IN, reads);
+        interest.set(PollFlags::OUT, connection.wants_to_send());
+        let server = connection.server.as_ref().filter(|_| !interest.is_empty());
+        let server = server.map(|server| Arc::clone(server.tcp()));
         let from_server = server.iter().map(|server| PollFd::new(server, interest));
         let woken = PollFd::new(&self.woken, PollFlags::IN);
         let mut sockets: Vec<_> = [woken].into_iter().chain(from_server).collect();
@@ -418,7 +387,7 @@ impl Runner {
             "session 0x{:x} gets another connection, which has no unused watches",
             self.session(connection)
         );
-        (connection.server, connection.broken) = (None, None);
+        connection.hang_up();
         connection.core.detach(Moment::now());
     }
 
@@ -490,9 +459,9 @@ impl Runner {
     }
 
     fn lose_server(&mut self, connection: &mut LockedConnection, why: &str) {
-        let server = connection.server.take();
-        connection.broken = None;
-        let (Some(_), Some(granted)) = (server, connection.core.granted()) else { return };
+        let (true, Some(granted)) = (connection.hang_up(), connection.core.granted()) else {
+            return;
+        };
         let (now, address) = (Moment::now(), granted.server);
         let lived = now.since(self.attached_at);
         self.futile =
@@ -509,70 +478,34 @@ impl Runner {
 
     /// Reads once, and says whether there may be more to read.
     fn read_server(&mut self, connection: &mut LockedConnection) -> bool {
-        let Some(server) = &mut connection.server else { return false };
-        let why = match server.receive(&mut self.buffer) {
-            Ok(0) => {
-                connection.core.server_has_hung_up(Moment::now());
-                if connection.core.is_over() {
-                    return false;
-                }
-                "the server closed it".to_owned()
-            }
-            Ok(read) => {
-                let result = connection.core.heard_server(&self.buffer[..read], Moment::now());
-                let zxid = connection.core.last_zxid();
-                if zxid > self.noted_zxid {
-                    self.config.resolver.note_zxid(zxid, self.noted_zxid == 0);
-                    self.noted_zxid = zxid;
-                }
-                match result {
-                    Ok(()) => return true,
-                    Err(broken) => broken,
-                }
-            }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) =>
-            {
-                return false;
-            }
-            Err(error) => {
-                connection.core.server_has_closed(Moment::now());
-                error.to_string()
-            }
-        };
-        self.lose_server(connection, &why);
-        false
+        let read = connection.read();
+        self.note_zxid(connection);
+        read.unwrap_or_else(|why| {
+            self.lose_server(connection, &why);
+            false
+        })
     }
 
-    /// Gives up the connection if a write has failed. What the server said before it closed the
-    /// connection counts: no request that it answered is in doubt.
-    fn check_writes(&mut self, connection: &mut LockedConnection) {
-        let Some(why) = connection.broken.take() else { return };
-        // Bounded, as nothing else is done meanwhile.
-        let _ = (0..16).all(|_| self.read_server(connection));
-        if connection.server.is_some() {
-            connection.core.server_has_closed(Moment::now());
-            self.lose_server(connection, &why);
+    /// Notes what the session has seen, also what a caller has read.
+    fn note_zxid(&mut self, connection: &LockedConnection) {
+        let zxid = connection.core.last_zxid();
+        if zxid > self.noted_zxid {
+            self.config.resolver.note_zxid(zxid, self.noted_zxid == 0);
+            self.noted_zxid = zxid;
         }
     }
-}
 
-/// Runs what may panic; the panic itself is reported by the process's panic hook.
-fn survive(call: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(call));
-}
-
-/// Waits until one of the sockets is ready or the time is over.
-fn poll(sockets: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
-    let limit = limit.map(|limit| rustix::event::Timespec {
-        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    });
-    match rustix::event::poll(sockets, limit.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+    /// Gives up the connection if a caller has found out that it no longer works. What the server said
+    /// before it closed the connection counts: no request that it answered is in doubt.
+    fn check_broken(&mut self, connection: &mut LockedConnection) {
+        let Some(Broken { why, is_read }) = connection.broken.take() else { return };
+        if !is_read {
+            // Bounded, as nothing else is done meanwhile.
+            let _ = (0..16).all(|_| self.read_server(connection));
+            if connection.server.is_some() {
+                connection.core.server_has_closed(Moment::now());
+            }
+        }
+        self.lose_server(connection, &why);
     }
 }

@@ -1,7 +1,8 @@
 //! The link: it owns the connection to the ensemble.
 //!
 //! A link has one thread, one session and one socket, and no listening socket. A caller writes its
-//! request itself if the connection is not locked; the link's thread does all reading and waiting.
+//! request itself if the connection is not locked, and may read the answer itself; the link's thread does
+//! all else.
 //! Every request is answered once, in bounded time: by the server, or with a lost connection or
 //! session.
 //!
@@ -14,7 +15,7 @@
 //! another session means; [`credentials_and_tls`] and [`sasl`] show who the client is (`no_sasl` without that
 //! feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
 //! (`no_tls`). Callers open a [`handle`] with a [`config`]; [`link_thread`] is the thread, with which they share the
-//! [`locked_connection`] and exchange [`link_commands`]. [`outage_log`] keeps the log short in an outage.
+//! [`locked_connection`] and exchange [`link_commands`]; [`reading_turn`] says which of them reads. [`outage_log`] keeps the log short in an outage.
 
 mod address_failure;
 pub(crate) mod config;
@@ -30,6 +31,7 @@ pub(crate) mod link_commands;
 mod link_thread;
 mod locked_connection;
 mod outage_log;
+pub(crate) mod reading_turn;
 mod reconnects_in_doubt;
 pub(crate) mod resolver;
 #[cfg_attr(not(feature = "sasl"), path = "no_sasl.rs")]

@@ -132,7 +132,7 @@ impl Moment {
         Moment(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    pub(crate) fn from_nanos(nanos: u64) -> Moment {
+    pub(crate) const fn from_nanos(nanos: u64) -> Moment {
         Moment(nanos)
     }
 

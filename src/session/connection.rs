@@ -12,6 +12,7 @@ use crate::acl::Acl;
 use crate::connect_string::Host;
 use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
+use crate::link::reading_turn::AwaitsServer;
 use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::rt::Deadline;
 use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
@@ -313,6 +314,16 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
             self.submit(vec![asked], Waits::NotAtAll);
         }
     }
+
+    /// Counts a caller that is about to wait for something from the server, until this is dropped: so
+    /// that it is read at once. With `reads`, the caller calls `read_until` before it sleeps.
+    fn await_server(&self, _reads: bool) -> Option<AwaitsServer> {
+        None
+    }
+
+    /// May read what the server sends, on the calling thread, until it `is_done`, then, or for some
+    /// milliseconds. The caller looks once more when this returns.
+    fn read_until(&self, _then: Deadline, _is_done: &dyn Fn() -> bool) {}
 
     /// Returns when all requests so far are certain to reach the server if the connection lasts,
     /// when there is no connection, or at the deadline.

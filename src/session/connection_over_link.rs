@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link::config::LinkConfig;
 use crate::link::handle::Link;
 use crate::link::link_commands::{DeferredRequest, Outgoing};
+use crate::link::reading_turn::AwaitsServer;
 use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::link::wire_format::{Fields, Frame, Malformed};
 use crate::rt::Deadline;
@@ -109,6 +110,14 @@ impl Connection for Link {
 
     fn later(&self, asked: Submission, is_wanted: IsWanted) {
         Link::later(self, DeferredRequest { verb: verb(asked), is_wanted });
+    }
+
+    fn await_server(&self, reads: bool) -> Option<AwaitsServer> {
+        Link::await_server(self, reads)
+    }
+
+    fn read_until(&self, then: Deadline, is_done: &dyn Fn() -> bool) {
+        Link::read_until(self, then, is_done);
     }
 
     fn flushed_by(&self, until: Deadline) {

@@ -75,7 +75,7 @@ impl fmt::Debug for Signals {
 pub struct Subscription(Option<End>);
 
 /// What ends a subscription.
-pub(super) type End = Box<dyn FnOnce() + Send + Sync>;
+pub(crate) type End = Box<dyn FnOnce() + Send + Sync>;
 
 impl Subscription {
     /// A subscription that this function ends.
@@ -84,7 +84,7 @@ impl Subscription {
     }
 
     /// The same, whose end this function gets.
-    pub(super) fn ending(mut self, how: impl FnOnce(End) + Send + Sync + 'static) -> Subscription {
+    pub(crate) fn ending(mut self, how: impl FnOnce(End) + Send + Sync + 'static) -> Subscription {
         let end = self.0.take();
         Subscription(end.map(|end| -> End { Box::new(move || how(end)) }))
     }

@@ -3,15 +3,18 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::connection::{Answer, Answered, Fault, IsWanted, OnAnswer, OnReply, Reply};
+use super::connection::{Answer, Answered, Connection, Fault, IsWanted, OnAnswer, OnReply, Reply};
 use super::notify::Signal;
 use super::time_limit::TimeLimit;
-use crate::rt::{Condvar, Mutex};
+use crate::link::reading_turn::AwaitsServer;
+use crate::rt::{Condvar, Deadline, Mutex};
 
 /// The answers to one request, or to several.
 pub(crate) struct PendingReply<'a> {
     shared: Arc<ReplySlot>,
     limit: Option<&'a TimeLimit>,
+    /// What the caller may read itself.
+    connection: Option<&'a dyn Connection>,
 }
 
 struct ReplySlot {
@@ -28,16 +31,23 @@ struct ReplyState {
     gave_up: bool,
     /// Called with the first answer if the caller no longer waits for it.
     late: Option<OnAnswer<Reply>>,
+    /// While the caller waits.
+    waits: Option<AwaitsServer>,
 }
 
 impl<'a> PendingReply<'a> {
     /// For the answers to `count` requests, to a caller that waits within this limit.
     pub(crate) fn new(count: usize, limit: Option<&'a TimeLimit>) -> PendingReply<'a> {
         let answers = std::iter::repeat_with(|| None).take(count).collect();
-        let state = ReplyState { answers, missing: count, gave_up: false, late: None };
+        let state = ReplyState { answers, missing: count, gave_up: false, late: None, waits: None };
         let bell = limit.map(TimeLimit::bell);
         let shared = ReplySlot { state: Mutex::new(state), done: Condvar::new(), bell };
-        PendingReply { shared: Arc::new(shared), limit }
+        PendingReply { shared: Arc::new(shared), limit, connection: None }
+    }
+
+    /// The same, for answers that come over this connection.
+    pub(crate) fn over(self, connection: &'a dyn Connection) -> PendingReply<'a> {
+        PendingReply { connection: Some(connection), ..self }
     }
 
     /// What to call with the answer to request `number`. Call this once for each request.
@@ -80,12 +90,13 @@ impl<'a> PendingReply<'a> {
 
     /// Returns the answers, and what a missing one means.
     fn wait_or_give_up(self, late: &mut Option<OnAnswer<Reply>>) -> (Vec<Option<Answered>>, Fault) {
+        self.read();
         let mut state = self.shared.state.lock();
         while state.missing > 0 {
             match self.limit {
                 None => self.shared.done.wait(&mut state),
                 Some(limit) if limit.is_over() => {
-                    state.gave_up = true;
+                    (state.gave_up, state.waits) = (true, None);
                     let answers = mem::take(&mut state.answers);
                     if answers.first().is_none_or(Option::is_none) {
                         state.late = late.take();
@@ -100,6 +111,21 @@ impl<'a> PendingReply<'a> {
             }
         }
         (mem::take(&mut state.answers), DROPPED)
+    }
+
+    /// Reads what the server sends, if nobody else does.
+    fn read(&self) {
+        let Some(connection) = self.connection else { return };
+        let Some(waits) = connection.await_server(true) else { return };
+        let mut state = self.shared.state.lock();
+        if state.missing == 0 {
+            return;
+        }
+        state.waits = Some(waits);
+        drop(state);
+        let is_over = || self.limit.is_some_and(TimeLimit::is_over);
+        let until = self.limit.map_or(Deadline::NEVER, TimeLimit::until);
+        connection.read_until(until, &|| self.shared.state.lock().missing == 0 || is_over());
     }
 }
 
@@ -119,6 +145,9 @@ impl Drop for ReplyPromise {
         state.missing -= 1;
         // Only the last answer wakes the caller.
         let is_last = state.missing == 0;
+        if is_last {
+            state.waits = None;
+        }
         let late = if self.number == 0 { state.late.take() } else { None };
         if let Some(late) = late {
             drop(state);
@@ -135,5 +164,55 @@ impl Drop for ReplyPromise {
                 self.shared.done.notify_one();
             }
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::super::connection::{Info, Submission, Waits};
+    use super::*;
+    use crate::connection_notice::End;
+    use crate::link::reading_turn::ReadingTurn;
+    use crate::rt::Moment;
+    use std::time::Duration;
+
+    /// A connection that another thread reads.
+    #[derive(Debug)]
+    struct ReadByAnother(Arc<ReadingTurn>);
+
+    impl Connection for ReadByAnother {
+        fn submit(&self, _requests: Vec<Submission>, _waits: Waits) -> bool {
+            true
+        }
+
+        fn await_server(&self, _reads: bool) -> Option<AwaitsServer> {
+            self.0.count()
+        }
+
+        fn flushed_by(&self, _until: Deadline) {}
+
+        fn trusted(&self) -> Result<Duration, End> {
+            Ok(Duration::ZERO)
+        }
+
+        fn info(&self) -> Info {
+            Info::default()
+        }
+
+        fn close(&self, _give_up_after: Duration) {}
+    }
+
+    #[test]
+    fn an_answered_caller_no_longer_counts() {
+        let turn = ReadingTurn::new(true);
+        let connection = ReadByAnother(Arc::clone(&turn));
+        let must_read = || turn.rest(Moment::ZERO, Moment::NEVER).reads;
+        let pending = PendingReply::new(1, None).over(&connection);
+        let on_reply = pending.on_reply(0);
+        pending.read();
+        assert!(must_read());
+        on_reply(Answered::Read(Ok(Reply::Done)));
+        assert!(!must_read(), "it has its answer, though it has not run since");
+        assert_eq!(pending.wait(&mut None), [Ok(Reply::Done)]);
     }
 }

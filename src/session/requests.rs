@@ -20,6 +20,7 @@ use super::time_limit::TimeLimit;
 use super::watch_dispatch::{WatchKind, Watches};
 use crate::acl::Acl;
 use crate::connection_notice::{End, Info};
+use crate::link::reading_turn::AwaitsServer;
 use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::loss_reason::LossReason;
 use crate::path;
@@ -210,7 +211,7 @@ impl Verbs {
     fn begin(&self, requests: impl ExactSizeIterator<Item = Request>) -> PendingReply<'_> {
         #[cfg(test)]
         self.connection.hesitate();
-        let pending = PendingReply::new(requests.len(), self.limit());
+        let pending = PendingReply::new(requests.len(), self.limit()).over(&*self.connection);
         let asked = |(number, request)| self.asked(request, pending.on_reply(number));
         let requests = requests.enumerate().map(asked).collect();
         let waits =
@@ -655,6 +656,11 @@ impl Verbs {
             }
         });
         self.submit(Request::Unwatch { path: path.to_owned() }, on_reply);
+    }
+
+    /// Somebody waits for what the server sends next, until this is dropped, without reading it.
+    pub(crate) fn await_server(&self) -> Option<AwaitsServer> {
+        self.connection.await_server(false)
     }
 
     /// See [`Connection::reconnect`].

@@ -188,8 +188,15 @@ impl Call {
     /// Returns when the bell was rung since the last wait.
     pub(crate) fn wait(&self) -> Result<(), Stop> {
         self.check()?;
-        self.waiter.wait(self.until());
+        self.sleep(self.until());
         Ok(())
+    }
+
+    /// Sleeps until the bell is rung; meanwhile what the server sends is read at once.
+    fn sleep(&self, until: Deadline) {
+        let session = self.session.as_ref().map(|(session, _)| session);
+        let _waits = session.and_then(|session| session.await_server());
+        self.waiter.wait(until);
     }
 
     /// Waits as `wait` does; without a connection, only as long as an outage may last.
@@ -198,7 +205,7 @@ impl Call {
         if is_connected {
             self.cut_off = None;
             let alarm = self.alarm.map_or(Deadline::NEVER, Deadline::at);
-            self.waiter.wait(self.until().earlier(alarm));
+            self.sleep(self.until().earlier(alarm));
             return Ok(());
         }
         self.wait_for_connection(self.until())
@@ -258,7 +265,7 @@ impl Call {
             if self.is_cancelled() || until.has_passed() {
                 return false;
             }
-            self.waiter.wait(until);
+            self.sleep(until);
         }
     }
 

@@ -32,6 +32,10 @@ impl TimeLimit {
         self.was_over()
     }
 
+    pub(super) fn until(&self) -> Deadline {
+        self.wait.until()
+    }
+
     /// Whether [`is_over`](TimeLimit::is_over) has told the caller to stop waiting.
     pub(crate) fn was_over(&self) -> bool {
         self.was_over.load(Ordering::Relaxed)

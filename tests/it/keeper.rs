@@ -358,8 +358,9 @@ fn a_program_can_create_a_container_where_containers_are_unknown() {
     site.raw().create_all(&site.base).unwrap();
     let node = zk.znode(format!("{}/a", site.base));
     eventually(AMPLE, "a node", || node.create(CreateMode::Container, "").is_ok());
-    // It takes one more, as nothing was answered before the first.
-    assert_eq!(keeper.count(opcode::CREATE_CONTAINER), 4);
+    // It takes one more if nothing was answered before the first: a heartbeat may have been.
+    let asked = keeper.count(opcode::CREATE_CONTAINER);
+    assert!((3..=4).contains(&asked), "{asked}");
     drop(node);
     ends(site, [zk]);
 }

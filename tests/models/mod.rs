@@ -14,6 +14,7 @@ mod ensemble;
 mod handover;
 mod lock;
 mod notify;
+mod reading;
 mod reaper;
 mod single_flight;
 mod workers;

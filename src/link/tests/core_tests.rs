@@ -76,10 +76,33 @@ impl Rig {
     fn listen(&mut self) {
         for said in self.core.take_said() {
             match said {
-                Incoming::Answer(on_answer, answer) => on_answer(answer),
-                Incoming::Event(_, path) => self.events.push(path),
+                ToTell::Answer(on_answer, answer) => on_answer(answer),
+                ToTell::Event(_, path) => self.events.push(path),
+                ToTell::Notice(_) => {}
             }
         }
+    }
+}
+
+impl LinkCore {
+    /// Takes the notices, wherever they stand.
+    pub(super) fn take_notices(&mut self) -> Vec<Notice> {
+        let (mut notices, mut others) = (Vec::new(), VecDeque::new());
+        for one in self.take_all() {
+            match one {
+                ToTell::Notice(notice) => notices.push(notice),
+                other => others.push_back(other),
+            }
+        }
+        self.to_tell = others;
+        notices
+    }
+
+    /// Takes the answers and events, wherever they stand.
+    pub(super) fn take_said(&mut self) -> VecDeque<ToTell> {
+        let notices = self.take_notices();
+        let notices = notices.into_iter().map(ToTell::Notice).collect();
+        std::mem::replace(&mut self.to_tell, notices)
     }
 }
 
@@ -177,12 +200,15 @@ fn what_is_in_flight_is_lost_with_the_connection_and_so_is_what_is_asked_without
 fn the_suspension_is_noticed_before_the_replies_that_it_causes() {
     let (mut core, now) = (attached(), seconds(10.));
     ask(&mut core, 1, op::EXISTS, &text("/a"), now);
-    assert!(core.said.is_empty());
+    let first = sent(&mut core)[0].xid;
+    ask(&mut core, 2, op::EXISTS, &text("/b"), now);
+    answer(&mut core, first, 5, code::NO_NODE, &[], now).unwrap();
     core.detach(now);
-    assert!(!core.said.is_empty());
-    assert_eq!(core.take_notices(), [Notice::Suspended]);
+    assert_eq!(core.take_until_notice().len(), 1, "the answer that came before");
+    let told = Vec::from(core.take_all());
+    assert!(matches!(told[..], [ToTell::Notice(Notice::Suspended), ToTell::Answer(..)]));
     core.detach(now);
-    assert_eq!(core.take_notices(), [], "reported twice");
+    assert!(core.take_all().is_empty(), "reported twice");
 }
 
 #[test]
@@ -241,11 +267,12 @@ fn watch_events_keep_their_place_between_answers() {
         .take_said()
         .into_iter()
         .map(|said| match said {
-            Incoming::Answer(on_answer, answer) => {
+            ToTell::Answer(on_answer, answer) => {
                 on_answer(answer);
                 "answer".to_owned()
             }
-            Incoming::Event(event, path) => format!("{event:?} {path}"),
+            ToTell::Event(event, path) => format!("{event:?} {path}"),
+            ToTell::Notice(notice) => format!("{notice:?}"),
         })
         .collect();
     assert_eq!(order, ["answer", "Deleted /a", "answer", "Deleted /b"]);

@@ -1,8 +1,9 @@
 //! A link with servers that are scripted here.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::resolver::Resolver;
 use super::wire_format::{ConnectRequest, ConnectResponse, Frame};
 use crate::connect_string::Host;
 use crate::connection_notice::{End, Notice};
-use crate::rt::{Moment, Signal};
+use crate::rt::{Deadline, Moment, Signal, unbounded};
 use crate::wire_values::{RawReply, code, op, xid};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -34,6 +35,7 @@ fn link(host: Host, auth: Vec<Auth>, (on_notice, on_event): (OnNotice, OnEvent))
         tick: None,
         connect_timeout: LONG,
         max_reply: 1 << 20,
+        callers_read: true,
     };
     Link::open(config, on_notice, on_event).unwrap()
 }
@@ -117,7 +119,7 @@ fn what_comes_together_is_told_before_anybody_acts_on_it() {
 /// A caller's failed write may be noticed before what came before it is read.
 #[test]
 fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
-    let (stop, stopped) = mpsc::channel::<()>();
+    let (stop, stopped) = unbounded::<()>();
     let (busy, is_busy) = mpsc::channel();
     // Until then, the link's thread reads nothing more.
     let on_event = move |_, _: &str| {
@@ -332,7 +334,7 @@ fn a_connection_is_made_anew_only_if_no_request_waits_for_its_answer() {
     link.send(vec![request]);
     let sent = read_frame(&stream).unwrap();
     link.reconnect();
-    link.flushed_by(crate::rt::Deadline::NEVER);
+    link.flushed_by(Deadline::NEVER);
     assert!(notices.try_recv().is_err(), "the request is lost");
     (&stream).write_all(&Frame::reply(number_of(&sent), 5, code::NO_NODE).finish()).unwrap();
     assert_eq!(answered.recv_timeout(LONG), Ok(code::NO_NODE));
@@ -359,4 +361,105 @@ fn who_asks_why_the_lease_has_run_out_waits_for_no_other_thread() {
     });
     assert!(told.recv_timeout(LONG).is_ok(), "waits for ever");
     drop(connection);
+}
+
+/// Several threads read and tell; each event and answer says its place.
+#[test]
+fn what_the_server_sends_is_told_in_its_order_whoever_reads() {
+    const COUNT: i32 = 3_000;
+    let (told, all_told) = mpsc::channel();
+    let of_event = told.clone();
+    let on_event = move |_, path: &str| {
+        let _ = of_event.send(path[1..].parse().unwrap());
+        Vec::new()
+    };
+    let (link, mut stream) = attached(Box::new(on_event));
+    let server = thread::spawn(move || {
+        for place in 0..COUNT {
+            let request = number_of(&read_frame(&stream).unwrap());
+            let path = format!("/{}", 2 * place);
+            let event = Frame::reply(xid::WATCH, -1, code::OK).int(3).int(3);
+            let event = event.buffer(path.as_bytes()).finish();
+            // The zxid says the answer's place.
+            let zxid = (2 * place + 1).into();
+            let answer = Frame::reply(request, zxid, code::NO_NODE).finish();
+            stream.write_all(&[event, answer].concat()).unwrap();
+        }
+        stream
+    });
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            let (link, told) = (&link, told.clone());
+            scope.spawn(move || {
+                for _ in 0..COUNT / 3 {
+                    let (tell, is_answered) = (told.clone(), Arc::new(AtomicBool::new(false)));
+                    let (waits, answered) = (link.await_server(true), Arc::clone(&is_answered));
+                    let mut verb = asked().0;
+                    verb.on_answer = Box::new(move |answer: RawReply| {
+                        let _ = tell.send(answer.zxid);
+                        drop(waits);
+                        answered.store(true, Ordering::SeqCst);
+                    });
+                    link.send(vec![verb]);
+                    let is_answered = || is_answered.load(Ordering::SeqCst);
+                    while !is_answered() {
+                        link.read_until(Deadline::NEVER, is_answered);
+                        thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+    drop((link, server.join().unwrap(), told));
+    let places: Vec<i64> = all_told.iter().collect();
+    assert!(places.into_iter().eq(0..2 * i64::from(COUNT)));
+}
+
+/// Has this thread read, with this request unanswered, when `act` is called with the request.
+fn while_reading(
+    link: &Link,
+    mut stream: &TcpStream,
+    act: impl Fn(Vec<u8>),
+) -> mpsc::Receiver<i32> {
+    let answer = |request: &[u8]| Frame::reply(number_of(request), 5, code::NO_NODE).finish();
+    loop {
+        // After an answer, the link's thread leaves the reading to others for a moment.
+        let (earlier, answered) = asked();
+        link.send(vec![earlier]);
+        let request = read_frame(stream).unwrap();
+        stream.write_all(&answer(&request)).unwrap();
+        answered.recv_timeout(LONG).unwrap();
+        let (verb, answered) = asked();
+        link.send(vec![verb]);
+        let request = Cell::new(Some(read_frame(stream).unwrap()));
+        let once = || {
+            request.take().into_iter().for_each(&act);
+            false
+        };
+        link.read_until(Deadline::NEVER, once);
+        match request.take() {
+            None => return answered,
+            Some(request) => stream.write_all(&answer(&request)).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn what_a_caller_reads_of_the_sessions_end_is_told_by_the_links_thread() {
+    let (link, notices, stream, _listener) = opened(LONG, vec![3; 16]);
+    let answered = while_reading(&link, &stream, |request| {
+        let answer = Frame::reply(number_of(&request), 5, code::NO_NODE).finish();
+        let expired = Frame::reply(xid::WATCH, 0, code::SESSION_EXPIRED).finish();
+        (&stream).write_all(&[answer, expired].concat()).unwrap();
+    });
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Ended(End::Expired)));
+    assert_eq!(answered.recv_timeout(LONG), Ok(code::NO_NODE));
+}
+
+#[test]
+fn a_connection_that_is_lost_while_a_caller_reads_is_lost_for_all() {
+    let (link, notices, stream, _listener) = opened(LONG, vec![3; 16]);
+    let answered = while_reading(&link, &stream, |_| stream.shutdown(Shutdown::Both).unwrap());
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Suspended));
+    assert_eq!(answered.recv_timeout(LONG), Ok(code::CONNECTION_LOSS));
 }

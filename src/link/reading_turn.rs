@@ -1,0 +1,265 @@
+//! Who reads what the server sends: the link's thread, or a caller that waits for an answer, which saves
+//! waking two threads.
+//!
+//! Bytes are read, and what they say is told, under other locks: if two threads read for a moment, that is
+//! only in vain. If nobody reads while a caller waits, the caller waits until the link's thread looks again,
+//! a few milliseconds later; the models switch that off.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::rt::{Moment, Mutex};
+
+/// How long a caller reads at most.
+pub(super) const LONGEST_READING: Duration = Duration::from_millis(20);
+/// After so long, the link's thread takes the reading over from a caller.
+const LONGEST_TURN: Duration = Duration::from_millis(25);
+/// For how long the link's thread leaves the reading to the next caller, if nobody waits.
+const REST: Duration = Duration::from_millis(5);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct ReadingTurn {
+    /// Whether callers read at all.
+    is_on: bool,
+    state: Mutex<TurnState>,
+}
+
+#[derive(Debug)]
+struct TurnState {
+    reader: Reader,
+    /// How many callers have read.
+    turns: u64,
+    /// How many callers wait for something that the server is to send.
+    waiting: usize,
+    /// When a caller last began to read.
+    begun: Moment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    Nobody,
+    LinkThread,
+    /// The caller with this turn.
+    Caller(u64),
+}
+
+/// What the link's thread does while it has nothing else to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rest {
+    /// Whether it waits for the server.
+    pub(crate) reads: bool,
+    /// When it asks again at the latest.
+    pub(crate) until: Moment,
+}
+
+/// The connection, as a caller that reads uses it.
+pub(crate) trait Readable {
+    /// Waits until there is something to read; false if there is nothing by then, or no connection.
+    fn wait_for_server(&self, until: Moment) -> bool;
+
+    /// Reads once and tells what that says; false if the link's thread has to go on.
+    fn read_and_tell(&self) -> bool;
+
+    /// Has the link's thread look at everything again.
+    fn wake(&self);
+}
+
+/// A caller waits for something that the server is to send, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct AwaitsServer(Arc<ReadingTurn>);
+
+impl Drop for AwaitsServer {
+    fn drop(&mut self) {
+        self.0.state.lock().waiting -= 1;
+    }
+}
+
+impl ReadingTurn {
+    pub(crate) fn new(is_on: bool) -> Arc<ReadingTurn> {
+        let state =
+            TurnState { reader: Reader::LinkThread, turns: 0, waiting: 0, begun: Moment::ZERO };
+        Arc::new(ReadingTurn { is_on, state: Mutex::new(state) })
+    }
+
+    /// Counts a caller that is about to wait, and calls [`read`](Self::read) before it sleeps.
+    pub(crate) fn count(self: &Arc<Self>) -> Option<AwaitsServer> {
+        if !self.is_on {
+            return None;
+        }
+        self.state.lock().waiting += 1;
+        Some(AwaitsServer(Arc::clone(self)))
+    }
+
+    /// Counts a caller that is about to sleep, and has the link's thread read if nobody does.
+    pub(crate) fn count_sleeper(
+        self: &Arc<Self>,
+        connection: &impl Readable,
+    ) -> Option<AwaitsServer> {
+        let sleeper = self.count()?;
+        if self.state.lock().reader == Reader::Nobody {
+            connection.wake();
+        }
+        Some(sleeper)
+    }
+
+    /// If nobody else reads, reads until it `is_done`, or then. Before that, the caller is counted.
+    pub(crate) fn read(
+        &self,
+        connection: &impl Readable,
+        now: Moment,
+        until: Moment,
+        is_done: impl Fn() -> bool,
+    ) {
+        let Some(turn) = self.take(now) else { return };
+        while !is_done() && connection.wait_for_server(until) && connection.read_and_tell() {}
+        if self.give_up(turn) {
+            connection.wake();
+        }
+    }
+
+    fn take(&self, now: Moment) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.reader != Reader::Nobody {
+            return None;
+        }
+        state.turns += 1;
+        state.reader = Reader::Caller(state.turns);
+        state.begun = now;
+        Some(state.turns)
+    }
+
+    /// Ends a caller's turn, unless it was taken over; says whether the link's thread has to read.
+    fn give_up(&self, turn: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.reader != Reader::Caller(turn) {
+            return false;
+        }
+        state.reader = Reader::Nobody;
+        state.waiting > 0
+    }
+
+    /// What the link's thread does now. Until `rest_until` at least, it leaves the reading to callers.
+    pub(crate) fn rest(&self, now: Moment, rest_until: Moment) -> Rest {
+        let mut state = self.state.lock();
+        let (reader, until) = match state.reader {
+            Reader::Caller(turn) => (Reader::Caller(turn), state.begun.plus(LONGEST_TURN)),
+            _ if self.is_on && state.waiting == 0 => {
+                (Reader::Nobody, rest_until.max(state.begun.plus(REST)))
+            }
+            _ => (Reader::LinkThread, Moment::ZERO),
+        };
+        if now >= until {
+            state.reader = Reader::LinkThread;
+            return Rest { reads: true, until: Moment::NEVER };
+        }
+        state.reader = reader;
+        Rest { reads: false, until: until.min(now.plus(REST)) }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::rt::AtomicUsize;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    const NOW: Moment = Moment::from_nanos(1 << 40);
+
+    /// A connection that always has something to read, and counts what is done with it.
+    #[derive(Default)]
+    struct Endless {
+        reads: AtomicUsize,
+        wakes: AtomicUsize,
+    }
+
+    impl Readable for Endless {
+        fn wait_for_server(&self, _until: Moment) -> bool {
+            true
+        }
+
+        fn read_and_tell(&self) -> bool {
+            self.reads.fetch_add(1, SeqCst);
+            true
+        }
+
+        fn wake(&self) {
+            self.wakes.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// Has a caller read once, and says whether it did.
+    fn read_once(turn: &ReadingTurn, connection: &Endless, now: Moment) -> bool {
+        let before = connection.reads.load(SeqCst);
+        let is_done = || connection.reads.load(SeqCst) > before;
+        turn.read(connection, now, now, is_done);
+        is_done()
+    }
+
+    fn millis(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn callers_read_while_the_links_thread_rests() {
+        let (turn, connection) = (ReadingTurn::new(true), Endless::default());
+        assert!(!read_once(&turn, &connection, NOW), "the link's thread reads until it rests");
+        let until = NOW.plus(REST);
+        assert_eq!(turn.rest(NOW, until), Rest { reads: false, until });
+        assert!(read_once(&turn, &connection, until));
+        assert!(read_once(&turn, &connection, until));
+        assert_eq!(turn.rest(until, until).until, until.plus(REST), "it rests once more");
+        let later = until.plus(REST);
+        assert_eq!(turn.rest(later, until), Rest { reads: true, until: Moment::NEVER });
+        assert!(!read_once(&turn, &connection, later));
+        assert_eq!(connection.wakes.load(SeqCst), 0, "nobody waited");
+    }
+
+    #[test]
+    fn while_a_caller_sleeps_the_links_thread_reads() {
+        let (turn, connection) = (ReadingTurn::new(true), Endless::default());
+        turn.rest(NOW, Moment::NEVER);
+        let sleeper = turn.count_sleeper(&connection);
+        assert_eq!(connection.wakes.load(SeqCst), 1);
+        assert!(turn.rest(NOW, Moment::NEVER).reads);
+        let another = turn.count_sleeper(&connection);
+        assert_eq!(connection.wakes.load(SeqCst), 1, "it reads already");
+        drop((sleeper, another));
+        assert!(!turn.rest(NOW, Moment::NEVER).reads);
+    }
+
+    #[test]
+    fn a_reader_that_leaves_has_the_links_thread_read_for_those_who_wait() {
+        let (turn, connection) = (ReadingTurn::new(true), Endless::default());
+        turn.rest(NOW, Moment::NEVER);
+        let own = turn.count();
+        assert!(read_once(&turn, &connection, NOW));
+        assert_eq!(connection.wakes.load(SeqCst), 1, "without its answer, it sleeps itself");
+        drop(own);
+        assert!(read_once(&turn, &connection, NOW));
+        assert_eq!(connection.wakes.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn the_links_thread_takes_over_from_a_caller_that_is_held_up() {
+        let turn = ReadingTurn::new(true);
+        turn.rest(NOW, Moment::NEVER);
+        let held_up = turn.take(NOW).unwrap();
+        assert_eq!(turn.take(NOW), None, "two would read");
+        let almost = NOW.plus(LONGEST_TURN - millis(1));
+        let rest = Rest { reads: false, until: NOW.plus(LONGEST_TURN) };
+        assert_eq!(turn.rest(almost, Moment::NEVER), rest);
+        assert!(turn.rest(NOW.plus(LONGEST_TURN), Moment::NEVER).reads);
+        let _waits = turn.count();
+        assert!(!turn.give_up(held_up), "it is no longer its turn");
+        assert_eq!(turn.take(NOW), None);
+    }
+
+    #[test]
+    fn nothing_of_this_happens_if_callers_do_not_read() {
+        let (turn, connection) = (ReadingTurn::new(false), Endless::default());
+        assert!(turn.rest(NOW, Moment::NEVER).reads);
+        assert!(turn.count().is_none() && turn.count_sleeper(&connection).is_none());
+        assert!(!read_once(&turn, &connection, NOW));
+    }
+}

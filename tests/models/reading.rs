@@ -1,0 +1,201 @@
+//! Who reads, with waits of real calls: nothing here looks again by itself, so whoever is not woken waits
+//! for ever, which is a failure.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shuttle::thread::spawn;
+
+use super::{explore, join, threads};
+use crate::connection_notice::End;
+use crate::link::reading_turn::{AwaitsServer, Readable, ReadingTurn};
+use crate::rt::{Condvar, Deadline, Moment, Mutex};
+use crate::session::connection::{
+    Answered, Connection, Info, OnReply, Reply, Request, Submission, Waits,
+};
+use crate::session::notify::{Signal, Waiter};
+use crate::session::pending_reply::PendingReply;
+
+/// A connection whose server answers and sends events.
+struct Line {
+    turn: Arc<ReadingTurn>,
+    state: Mutex<LineState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct LineState {
+    asked: VecDeque<OnReply>,
+    to_read: VecDeque<Sent>,
+    /// How many threads wait for the server.
+    polling: usize,
+    is_woken: bool,
+    is_over: bool,
+}
+
+enum Sent {
+    Answer(OnReply),
+    Event(Signal),
+}
+
+impl Line {
+    fn new() -> Arc<Line> {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Arc::new(Line { turn: ReadingTurn::new(true), state, changed })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut LineState)) {
+        change(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits as `poll` does.
+    fn poll(&self, for_server: bool, is_thread: bool) {
+        let mut state = self.state.lock();
+        state.polling += usize::from(for_server);
+        assert!(state.polling <= 1, "two wait for the server");
+        while !(is_thread && (state.is_woken || state.is_over)
+            || for_server && !state.to_read.is_empty())
+        {
+            self.changed.wait(&mut state);
+        }
+        state.polling -= usize::from(for_server);
+    }
+
+    /// What the link's thread does, as long as the clock stands still.
+    fn run(&self) {
+        loop {
+            let rest = self.turn.rest(Moment::ZERO, Moment::NEVER);
+            self.poll(rest.reads, true);
+            let mut state = self.state.lock();
+            state.is_woken = false;
+            if state.is_over {
+                return;
+            }
+            drop(state);
+            if rest.reads {
+                self.read_and_tell();
+            }
+        }
+    }
+
+    /// Answers so many requests, and sends these events in between.
+    fn serve(&self, mut count: usize, mut events: Vec<Signal>) {
+        while count > 0 || !events.is_empty() {
+            if let Some(event) = events.pop() {
+                self.change(|state| state.to_read.push_back(Sent::Event(event)));
+            }
+            if count > 0 {
+                let mut state = self.state.lock();
+                while state.asked.is_empty() {
+                    self.changed.wait(&mut state);
+                }
+                count -= 1;
+                let answer = state.asked.pop_front().map(Sent::Answer);
+                state.to_read.extend(answer);
+                drop(state);
+                self.changed.notify_all();
+            }
+        }
+    }
+}
+
+impl Readable for Line {
+    fn wait_for_server(&self, _until: Moment) -> bool {
+        self.poll(true, false);
+        true
+    }
+
+    fn read_and_tell(&self) -> bool {
+        let all = std::mem::take(&mut self.state.lock().to_read);
+        for sent in all {
+            match sent {
+                Sent::Answer(on_reply) => on_reply(Answered::Read(Ok(Reply::Done))),
+                Sent::Event(signal) => signal(),
+            }
+        }
+        true
+    }
+
+    fn wake(&self) {
+        self.change(|state| state.is_woken = true);
+    }
+}
+
+impl Connection for Line {
+    fn submit(&self, requests: Vec<Submission>, _waits: Waits) -> bool {
+        self.change(|state| state.asked.extend(requests.into_iter().map(|one| one.on_reply)));
+        true
+    }
+
+    fn await_server(&self, reads: bool) -> Option<AwaitsServer> {
+        if reads { self.turn.count() } else { self.turn.count_sleeper(self) }
+    }
+
+    fn read_until(&self, _then: Deadline, is_done: &dyn Fn() -> bool) {
+        self.turn.read(self, Moment::ZERO, Moment::NEVER, is_done);
+    }
+
+    fn flushed_by(&self, _until: Deadline) {}
+
+    fn trusted(&self) -> Result<Duration, End> {
+        Ok(Duration::MAX)
+    }
+
+    fn info(&self) -> Info {
+        Info::default()
+    }
+
+    fn close(&self, _give_up_after: Duration) {}
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Line")
+    }
+}
+
+fn ask(line: &Line) {
+    let pending = PendingReply::new(1, None).over(line);
+    let asked = Submission { request: Request::Sync, on_reply: pending.on_reply(0) };
+    line.submit(vec![asked], Waits::Here);
+    let [answer] = pending.wait(&mut None);
+    assert_eq!(answer, Ok(Reply::Done));
+}
+
+/// Has callers ask, each so often, and others wait for an event each.
+fn callers_and_sleepers(callers: usize, asks: usize, sleepers: usize) -> impl FnOnce() {
+    let line = Line::new();
+    let waiters: Vec<Waiter> = (0..sleepers).map(|_| Waiter::new()).collect();
+    let events = waiters.iter().map(Waiter::bell).collect();
+    let (on_thread, at_server) = (Arc::clone(&line), Arc::clone(&line));
+    let thread = spawn(move || on_thread.run());
+    let server = spawn(move || at_server.serve(callers * asks, events));
+    let sleepers = waiters.into_iter().map(|waiter| {
+        let line = Arc::clone(&line);
+        spawn(move || {
+            let _waits = line.await_server(false);
+            waiter.wait(Deadline::NEVER);
+        })
+    });
+    let sleepers: Vec<_> = sleepers.collect();
+    let asking = Arc::clone(&line);
+    join(threads(callers, move |_| (0..asks).for_each(|_| ask(&asking))));
+    join(sleepers);
+    server.join().unwrap();
+    line.change(|state| state.is_over = true);
+    thread.join().unwrap();
+    || ()
+}
+
+#[test]
+fn a_caller_that_reads_leaves_nobody_behind() {
+    explore(|| callers_and_sleepers(3, 2, 0));
+}
+
+#[test]
+fn whoever_sleeps_hears_of_its_event() {
+    explore(|| callers_and_sleepers(1, 2, 2));
+}
