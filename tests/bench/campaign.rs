@@ -383,7 +383,7 @@ fn line(run: &Run) -> String {
     let spoiled = if run.spoiled { ", spoiled" } else { "" };
     let percent = others * 100.0;
     let name = contestant.name();
-    format!("{round} {name:<18} {speed:>12.0} per second; others {percent:.0} %{spoiled}")
+    format!("{round} {name:<25} {speed:>12.0} per second; others {percent:.0} %{spoiled}")
 }
 
 /// Counters of a server.
