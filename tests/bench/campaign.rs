@@ -250,9 +250,10 @@ impl Campaign<'_> {
         let server = &self.servers[&workload.server];
         // Less the requests of the second reading and of the third.
         let counted = Counters::read(server).less(&counters).less(&own).less(&own);
+        let switches = answers.iter().map(|answer| answer.switches).sum();
         let (shares, rest): (Vec<u64>, Vec<_>) = answers
             .into_iter()
-            .map(|Answer { operations, seconds, waits }| {
+            .map(|Answer { operations, seconds, waits, .. }| {
                 (operations, (operations as f64 / seconds, waits))
             })
             .unzip();
@@ -265,6 +266,7 @@ impl Campaign<'_> {
             operations: shares.iter().sum(),
             speed: speeds.iter().sum(),
             processor,
+            switches,
             peak: pids.iter().filter_map(|pid| machine::peak(*pid)).max(),
             requests: counted.requests,
             fsyncs: counted.fsyncs,
@@ -302,6 +304,7 @@ impl Campaign<'_> {
                 operations: answer["operations"].as_u64().unwrap_or_default(),
                 seconds: answer["seconds"].as_f64().unwrap_or_default(),
                 waits: serde_json::from_value(answer["waits"].clone()).unwrap_or_default(),
+                switches: answer["switches"].as_u64(),
             });
         }
         Ok(answers)
@@ -355,6 +358,8 @@ struct Answer {
     operations: u64,
     seconds: f64,
     waits: Vec<[u64; 2]>,
+    /// Other clients' workers do not count them.
+    switches: Option<u64>,
 }
 
 fn is_tried_again(spoiled: bool, attempt: usize, left: usize) -> bool {
@@ -383,7 +388,7 @@ fn line(run: &Run) -> String {
     let spoiled = if run.spoiled { ", spoiled" } else { "" };
     let percent = others * 100.0;
     let name = contestant.name();
-    format!("{round} {name:<18} {speed:>12.0} per second; others {percent:.0} %{spoiled}")
+    format!("{round} {name:<25} {speed:>12.0} per second; others {percent:.0} %{spoiled}")
 }
 
 /// Counters of a server.

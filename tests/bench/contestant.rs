@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use Contestant::{
-    Curator, Kazoo, Raw, RawAlone, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff,
-    ZklockTls, ZookeeperClient,
+    Curator, Kazoo, Raw, RawAlone, RawOneConnectionLeader, RawOneConnectionReader, RawUnwaited,
+    Zklock, ZklockCrate, ZklockKept, ZklockOff, ZklockTls, ZookeeperClient,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,10 +23,12 @@ pub(crate) enum Contestant {
     Raw,
     RawUnwaited,
     RawAlone,
+    RawOneConnectionReader,
+    RawOneConnectionLeader,
 }
 
 impl Contestant {
-    pub(crate) const ALL: [Contestant; 11] = [
+    pub(crate) const ALL: [Contestant; 13] = [
         Zklock,
         ZklockOff,
         ZklockKept,
@@ -38,6 +40,8 @@ impl Contestant {
         Raw,
         RawUnwaited,
         RawAlone,
+        RawOneConnectionReader,
+        RawOneConnectionLeader,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -53,6 +57,8 @@ impl Contestant {
             Raw => "raw",
             RawUnwaited => "raw-unwaited",
             RawAlone => "raw-alone",
+            RawOneConnectionReader => "raw-one-connection-reader",
+            RawOneConnectionLeader => "raw-one-connection-leader",
         }
     }
 
@@ -73,6 +79,14 @@ impl Contestant {
             RawAlone => {
                 "without the list, too, as if it were known that nobody else contends: an experiment"
             }
+            RawOneConnectionReader => {
+                "as raw-unwaited, by threads that share their client's connection; one more thread \
+                 reads, and wakes them"
+            }
+            RawOneConnectionLeader => {
+                "the same, but one of the threads that wait reads, and hands the reading on when it \
+                 has the lock"
+            }
         }
     }
 
@@ -91,7 +105,10 @@ impl Contestant {
     }
 
     pub(crate) fn is_floor(self) -> bool {
-        matches!(self, Raw | RawUnwaited | RawAlone)
+        matches!(
+            self,
+            Raw | RawUnwaited | RawAlone | RawOneConnectionReader | RawOneConnectionLeader
+        )
     }
 
     /// Whether it gets faster for a while, because it is compiled while it runs.

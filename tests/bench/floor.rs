@@ -2,25 +2,25 @@
 //! socket. A client that is faster does not ask the server for each acquisition.
 
 use std::io::{self, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::thread;
+use std::net::{Shutdown, TcpStream};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use super::obey::{Done, Hand, Outcome, Waits};
 use super::support::raw::{Kind, Raw};
 
 const SESSION: Duration = Duration::from_secs(30);
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
-const CREATE: i32 = 1;
-const DELETE: i32 = 2;
+pub(crate) const CREATE: i32 = 1;
+pub(crate) const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
-const READ: i32 = 4;
-const LIST: i32 = 8;
-const CLOSE: i32 = -11;
+pub(crate) const READ: i32 = 4;
+pub(crate) const LIST: i32 = 8;
+pub(crate) const CLOSE: i32 = -11;
 /// The request number in events.
-const EVENT: i32 = -1;
-const NO_NODE: i32 = -101;
+pub(crate) const EVENT: i32 = -1;
+pub(crate) const NO_NODE: i32 = -101;
 
 #[derive(Default)]
 pub(crate) struct Floor {
@@ -43,9 +43,7 @@ impl Floor {
 
     /// Opens a connection for each run, because nothing sends heartbeats between runs.
     fn socket(&self, path: &str) -> Outcome<Socket> {
-        let mut raw = Raw::connect(&self.hosts, SESSION)?;
-        raw.create_all(path)?;
-        raw.close()?;
+        create_paths(&self.hosts, &[path.to_owned()])?;
         Ok(Socket::connect(&self.hosts)?)
     }
 
@@ -114,14 +112,7 @@ impl Hand for Floor {
                 let waits = Waits::of_one_of(threads);
                 scope.spawn(move || floor.acquire_and_release(&path, length, waits))
             };
-            let working: Vec<_> = (0..threads).map(work).collect();
-            let mut all = Done { operations: 0, time: length, waits: Waits::none() };
-            for thread in working {
-                let done = thread.join().map_err(|_| "a thread panicked")??;
-                all.operations += done.operations;
-                all.waits.noted.extend(done.waits.noted);
-            }
-            Ok(all)
+            joined((0..threads).map(work).collect(), length)
         })
     }
 
@@ -167,20 +158,40 @@ impl Hand for Floor {
     }
 }
 
-struct Socket {
+/// Creates lock paths.
+pub(crate) fn create_paths(hosts: &str, paths: &[String]) -> Outcome<()> {
+    let mut raw = Raw::connect(hosts, SESSION)?;
+    paths.iter().try_for_each(|path| raw.create_all(path))?;
+    Ok(raw.close()?)
+}
+
+/// What the threads have done together in a time of `length`.
+pub(crate) fn joined(
+    working: Vec<ScopedJoinHandle<'_, Outcome<Done>>>,
+    length: Duration,
+) -> Outcome<Done> {
+    let mut all = Done { operations: 0, time: length, waits: Waits::none() };
+    for thread in working {
+        let done = thread.join().map_err(|_| "a thread panicked")??;
+        all.operations += done.operations;
+        all.waits.noted.extend(done.waits.noted);
+    }
+    Ok(all)
+}
+
+pub(crate) struct Socket {
     stream: BufReader<TcpStream>,
     unsent: Vec<u8>,
     xid: i32,
-    answer: Vec<u8>,
+    pub(crate) answer: Vec<u8>,
 }
 
 impl Socket {
-    fn connect(hosts: &str) -> io::Result<Socket> {
+    pub(crate) fn connect(hosts: &str) -> io::Result<Socket> {
         let stream = TcpStream::connect(hosts)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let stream = BufReader::with_capacity(1 << 16, stream);
-        let mut socket = Socket { stream, unsent: Vec::new(), xid: 0, answer: Vec::new() };
+        let mut socket = Socket::of(stream);
         let mut hello = Vec::new();
         hello.extend(0_i32.to_be_bytes()); // protocol version
         hello.extend(0_i64.to_be_bytes()); // last zxid seen
@@ -194,8 +205,23 @@ impl Socket {
         Ok(socket)
     }
 
+    fn of(stream: TcpStream) -> Socket {
+        let stream = BufReader::with_capacity(1 << 16, stream);
+        Socket { stream, unsent: Vec::new(), xid: 0, answer: Vec::new() }
+    }
+
+    /// The end at which one thread sends while another one receives at this end.
+    pub(crate) fn other_end(&self) -> io::Result<Socket> {
+        Ok(Socket::of(self.stream.get_ref().try_clone()?))
+    }
+
+    /// Lets all reading and writing fail, at both ends.
+    pub(crate) fn shut_down(&self) {
+        let _ = self.stream.get_ref().shutdown(Shutdown::Both);
+    }
+
     /// Adds a request to what the next flush sends.
-    fn send(&mut self, opcode: i32, body: &[u8]) -> i32 {
+    pub(crate) fn send(&mut self, opcode: i32, body: &[u8]) -> i32 {
         self.xid += 1;
         self.unsent.extend((body.len() as u32 + 8).to_be_bytes());
         self.unsent.extend(self.xid.to_be_bytes());
@@ -204,13 +230,13 @@ impl Socket {
         self.xid
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.stream.get_mut().write_all(&self.unsent)?;
         self.unsent.clear();
         Ok(())
     }
 
-    fn receive(&mut self) -> io::Result<()> {
+    pub(crate) fn receive(&mut self) -> io::Result<()> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length)?;
         self.answer.resize(u32::from_be_bytes(length) as usize, 0);
@@ -277,7 +303,7 @@ impl Socket {
 }
 
 /// A request for an ephemeral sequential node, with an ACL that permits everything to anyone.
-fn create(path: &str) -> Vec<u8> {
+pub(crate) fn create(path: &str) -> Vec<u8> {
     let mut body = Vec::new();
     put(&mut body, format!("{path}/_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-").as_bytes());
     put(&mut body, b"");
@@ -289,13 +315,13 @@ fn create(path: &str) -> Vec<u8> {
     body
 }
 
-fn delete(path: &str) -> Vec<u8> {
+pub(crate) fn delete(path: &str) -> Vec<u8> {
     let mut body = on_path(path, None);
     body.extend((-1_i32).to_be_bytes());
     body
 }
 
-fn on_path(path: &str, watch: Option<bool>) -> Vec<u8> {
+pub(crate) fn on_path(path: &str, watch: Option<bool>) -> Vec<u8> {
     let mut body = Vec::new();
     put(&mut body, path.as_bytes());
     body.extend(watch.map(u8::from));
@@ -307,12 +333,12 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes);
 }
 
-fn int(bytes: &[u8], at: usize) -> io::Result<i32> {
+pub(crate) fn int(bytes: &[u8], at: usize) -> io::Result<i32> {
     let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk).ok_or_else(short)?;
     Ok(i32::from_be_bytes(*bytes))
 }
 
-fn string(bytes: &[u8]) -> io::Result<&str> {
+pub(crate) fn string(bytes: &[u8]) -> io::Result<&str> {
     let length = int(bytes, 0)?.max(0) as usize;
     let text = bytes.get(4..4 + length).ok_or_else(short)?;
     str::from_utf8(text).map_err(io::Error::other)
@@ -339,13 +365,19 @@ fn first(list: &[u8]) -> io::Result<&str> {
     children(list)?.into_iter().min_by_key(|name| number(name)).ok_or_else(short)
 }
 
+/// The last one of the children with lower sequence numbers.
+pub(crate) fn predecessor<'a>(own: &str, list: &'a [u8]) -> io::Result<Option<&'a str>> {
+    let ahead = children(list)?.into_iter().filter(|name| number(name) < number(own));
+    Ok(ahead.max_by_key(|name| number(name)))
+}
+
 /// The children with lower sequence numbers.
 fn ahead_of(own: &str, list: &[u8]) -> io::Result<Vec<String>> {
     let ahead = children(list)?.into_iter().filter(|name| number(name) < number(own));
     Ok(ahead.map(str::to_owned).collect())
 }
 
-fn last(path: &str) -> &str {
+pub(crate) fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
@@ -365,6 +397,8 @@ mod tests {
         }
         assert_eq!(ahead_of("b-lock-0000000010", &list).unwrap(), ["z-lock-0000000009"]);
         assert_eq!(first(&list).unwrap(), "z-lock-0000000009");
+        assert_eq!(predecessor("a-lock-0000000012", &list).unwrap(), Some("b-lock-0000000010"));
+        assert_eq!(predecessor("z-lock-0000000009", &list).unwrap(), None);
         assert!(first(&0_u32.to_be_bytes()).is_err());
     }
 }

@@ -1,7 +1,8 @@
 //! Goals for this crate's speed, and whether they are met.
 
 use super::contestant::Contestant::{
-    self, Curator, Raw, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZookeeperClient,
+    self, Curator, Raw, RawOneConnectionLeader, RawUnwaited, Zklock, ZklockCrate, ZklockKept,
+    ZklockOff, ZookeeperClient,
 };
 use super::results::{Results, Run, Spread};
 
@@ -19,6 +20,10 @@ enum Measure {
     Speed(Contestant),
     /// Processor time per operation, divided by that of another contestant.
     Cost(Contestant),
+    /// Microseconds of processor time per operation.
+    Processor,
+    /// Requests per operation. Some are made once in a run, so a bound is a little above a whole number.
+    Requests,
     /// How far a process's share is from the mean.
     Unfairness,
     /// Megabytes of one client, over all workloads with up to 32 threads.
@@ -51,42 +56,49 @@ const fn faster(
 }
 
 const fn cheaper(contestant: Contestant, bound: f64) -> Goal {
-    let measure = Measure::Cost(Curator);
-    Goal { workload: "one", contestant, measure, bound: Bound::AtMost(bound) }
+    at_most("one", contestant, Measure::Cost(Curator), bound)
 }
 
-const GOALS: [Goal; 21] = [
+const fn at_most(
+    workload: &'static str,
+    contestant: Contestant,
+    measure: Measure,
+    bound: f64,
+) -> Goal {
+    Goal { workload, contestant, measure, bound: Bound::AtMost(bound) }
+}
+
+/// A floor has the shape of what is compared with it: as many connections and threads, and no waits
+/// for releases.
+const GOALS: [Goal; 28] = [
     faster("one", Zklock, Bound::AtLeast(2.0), Curator),
     faster("one", Zklock, Bound::Above(1.0), ZookeeperClient),
+    faster("one", Zklock, Bound::AtLeast(0.95), RawUnwaited),
+    at_most("one", Zklock, Measure::Processor, 60.0),
     faster("one-nofsync", Zklock, Bound::AtLeast(1.0), Curator),
     faster("one", ZklockKept, Bound::AtLeast(1000.0), Curator),
     faster("own", Zklock, Bound::AtLeast(1.9), Curator),
     faster("own", Zklock, Bound::Above(1.0), ZookeeperClient),
+    faster("own", Zklock, Bound::AtLeast(0.9), RawOneConnectionLeader),
     faster("shared-8", ZklockOff, Bound::AtLeast(1.4), Curator),
     faster("shared-8", ZklockOff, Bound::Above(1.0), ZookeeperClient),
+    faster("shared-8", ZklockOff, Bound::AtLeast(0.9), RawOneConnectionLeader),
     faster("shared-8", Zklock, Bound::AtLeast(40.0), Curator),
     faster("shared-32", Zklock, Bound::AtLeast(40.0), Curator),
     faster("processes-2", Zklock, Bound::AtLeast(2.2), Curator),
     faster("processes-2", Zklock, Bound::AtLeast(0.85), Raw),
     faster("processes-4", Zklock, Bound::AtLeast(2.2), Curator),
-    faster("processes-4", Zklock, Bound::AtLeast(0.85), Raw),
+    faster("processes-4", Zklock, Bound::AtLeast(0.92), RawUnwaited),
     faster("processes-4x8", Zklock, Bound::AtLeast(5.0), Curator),
-    Goal {
-        workload: "processes-4x8",
-        contestant: Zklock,
-        measure: Measure::Unfairness,
-        bound: Bound::AtMost(0.25),
-    },
+    at_most("processes-4x8", Zklock, Measure::Unfairness, 0.25),
     faster("queued-1000", ZklockOff, Bound::AtLeast(2.0), Curator),
-    faster("queued-1000", ZklockOff, Bound::AtLeast(0.85), Raw),
+    faster("queued-1000", ZklockOff, Bound::AtLeast(0.9), RawOneConnectionLeader),
+    at_most("queued-1000", ZklockOff, Measure::Processor, 330.0),
+    faster("one", ZklockCrate, Bound::AtLeast(0.9), Curator),
+    at_most("one", ZklockCrate, Measure::Requests, 4.1),
     cheaper(ZklockCrate, 0.8),
     cheaper(Zklock, 0.4),
-    Goal {
-        workload: "one",
-        contestant: Zklock,
-        measure: Measure::Memory,
-        bound: Bound::AtMost(12.0),
-    },
+    at_most("one", Zklock, Measure::Memory, 12.0),
 ];
 
 /// The verdicts on goals whose workload was measured.
@@ -111,6 +123,10 @@ impl Goal {
             Measure::Cost(other) => {
                 results.ratio(workload, (contestant, other), |run| Some(run.cost()))
             }
+            Measure::Processor => results.figure(workload, contestant, |run| Some(run.cost())),
+            Measure::Requests => {
+                results.figure(workload, contestant, |run| Some(run.requests_each()))
+            }
             Measure::Unfairness => results.figure(workload, contestant, Run::unfairness),
             Measure::Memory => greatest_peak(results, contestant),
         }
@@ -123,6 +139,8 @@ impl Goal {
             Measure::Cost(other) => {
                 format!("{name}: processor time {bound} × {}", other.name())
             }
+            Measure::Processor => format!("{name}: processor time {bound} µs"),
+            Measure::Requests => format!("{name}: requests {bound}"),
             Measure::Unfairness => {
                 format!("{name}: each process's share, away from the mean by {bound} of it")
             }
@@ -189,7 +207,7 @@ mod tests {
     fn only_what_was_measured_is_judged() {
         let mut results = results(Vec::new());
         results.workloads.retain(|workload| workload.name == "own");
-        assert_eq!(verdicts(&results).len(), 2);
+        assert_eq!(verdicts(&results).len(), 3);
     }
 
     #[test]

@@ -71,6 +71,7 @@ fn run(run: &Run) -> Value {
         "operations": run.operations,
         "per_second": run.speed,
         "processor_seconds": run.processor,
+        "context_switches": run.switches,
         "peak_bytes": run.peak,
         "requests": run.requests,
         "fsyncs": run.fsyncs,

@@ -26,6 +26,7 @@ mod json;
 mod machine; // what processes use, and other load on the machine
 mod network; // a network between clients and server
 mod obey; // a worker's main loop: reads orders, and answers them
+mod one_connection; // the same, by threads that share a connection
 mod options;
 mod our_recipes; // the recipes beside the locks
 mod ours; // a worker that uses our own locks
@@ -45,6 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use contestant::Contestant;
+use one_connection::OneConnection;
 use options::{Options, USAGE};
 use results::Results;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -86,6 +88,8 @@ fn work(worker: Contestant) -> Result<(), Box<dyn Error>> {
         Contestant::Raw => obey::obey(floor::Floor::waiting()),
         Contestant::RawUnwaited => obey::obey(floor::Floor::default()),
         Contestant::RawAlone => obey::obey(floor::Floor::alone()),
+        Contestant::RawOneConnectionReader => obey::obey(OneConnection::with_reader()),
+        Contestant::RawOneConnectionLeader => obey::obey(OneConnection::default()),
         ours => obey::obey(ours::Ours::new(ours)),
     };
     worked.map_err(|error| -> Box<dyn Error> { error })

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -93,6 +94,7 @@ pub(crate) fn obey(mut hand: impl Hand) -> Outcome<()> {
 }
 
 fn carry_out(hand: &mut impl Hand, words: &[&str]) -> Outcome<Value> {
+    let before = switches()?;
     let done = match *words {
         ["connect", hosts, clients] => {
             hand.connect(hosts, clients.parse()?)?;
@@ -114,5 +116,16 @@ fn carry_out(hand: &mut impl Hand, words: &[&str]) -> Outcome<Value> {
         _ => return Err(format!("unknown order: {words:?}").into()),
     };
     let Done { operations, time, waits } = done;
-    Ok(json!({ "operations": operations, "seconds": time.as_secs_f64(), "waits": waits.noted }))
+    Ok(json!({
+        "operations": operations,
+        "seconds": time.as_secs_f64(),
+        "waits": waits.noted,
+        "switches": switches()? - before,
+    }))
+}
+
+/// How often threads of this process have left a processor. /proc forgets those that have ended.
+fn switches() -> Outcome<i64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    Ok(usage.voluntary_context_switches() + usage.involuntary_context_switches())
 }

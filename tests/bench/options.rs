@@ -72,10 +72,10 @@ impl Options {
                 "--peers" => {
                     partial = true;
                     let chosen = each(&option, &value()?, Contestant::of_name)?;
-                    options.contestants.retain(|one| chosen.contains(one) || one.is_ours());
-                    if chosen.contains(&Contestant::Raw) {
-                        options.contestants.extend([Contestant::RawUnwaited, Contestant::RawAlone]);
-                    }
+                    let has_floors = chosen.contains(&Contestant::Raw);
+                    options.contestants.retain(|one| {
+                        chosen.contains(one) || one.is_ours() || (one.is_floor() && has_floors)
+                    });
                 }
                 "--limit" => options.limit = seconds(&option, &value()?)?,
                 "--write" => write = true,

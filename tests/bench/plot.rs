@@ -9,7 +9,7 @@ use super::table::{NOT_TO_BE_QUOTED, whole};
 use super::workload::{Group, Workload};
 
 const WIDTH: f64 = 760.0;
-const LEFT: f64 = 150.0;
+const LEFT: f64 = 180.0;
 /// Room for the figure behind the longest bar.
 const RIGHT: f64 = 170.0;
 const ROW: f64 = 22.0;

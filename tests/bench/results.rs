@@ -15,6 +15,8 @@ pub(crate) struct Run {
     pub(crate) speed: f64,
     /// The client's processor time, in seconds.
     pub(crate) processor: f64,
+    /// How often a thread left its processor, whether it waited or not; known for our workers only.
+    pub(crate) switches: Option<u64>,
     /// The peak memory of the largest process, in bytes.
     pub(crate) peak: Option<u64>,
     pub(crate) requests: u64,
@@ -34,6 +36,18 @@ impl Run {
     /// Microseconds of processor time per operation.
     pub(crate) fn cost(&self) -> f64 {
         self.processor * 1e6 / self.operations as f64
+    }
+
+    pub(crate) fn requests_each(&self) -> f64 {
+        self.requests as f64 / self.operations as f64
+    }
+
+    pub(crate) fn fsyncs_each(&self) -> f64 {
+        self.fsyncs as f64 / self.operations as f64
+    }
+
+    pub(crate) fn switches_each(&self) -> Option<f64> {
+        Some(self.switches? as f64 / self.operations as f64)
     }
 
     pub(crate) fn megabytes(&self) -> Option<f64> {
@@ -223,6 +237,7 @@ pub(crate) mod tests {
             operations: 1000,
             speed,
             processor: 0.2,
+            switches: Some(4000),
             peak: Some(5_000_000),
             requests: 3000,
             fsyncs: 2000,

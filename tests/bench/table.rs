@@ -55,7 +55,8 @@ fn section(results: &Results, workload: &Workload) -> String {
     let mut out = format!("## {name}\n\n{what}.\n\n");
     let [waits, shares] = columns(workload);
     let mut head = String::from(
-        "| | per second | × curator | processor, µs each | requests each | fsyncs each | memory, MB |",
+        "| | per second | × curator | processor, µs each | switches each | requests each | fsyncs each \
+         | memory, MB |",
     );
     if waits {
         head += " acquired in, µs: median, 99 % |";
@@ -108,19 +109,18 @@ fn row(results: &Results, workload: &Workload, contestant: Contestant) -> Option
         Err(_) if results.of(workload, Curator).next().is_none() => "–".to_owned(),
         Err(why) => why,
     };
-    let each = |count: u64, run: &Run| Some(count as f64 / run.operations as f64);
-    let requests = results.figure(workload, contestant, |run| each(run.requests, run));
-    let fsyncs = results.figure(workload, contestant, |run| each(run.fsyncs, run));
-    let each = |figure: Result<Spread, String>| {
-        figure.map_or_else(|why| why, |spread| format!("{:.2}", spread.median))
+    let two_places = |value: f64| format!("{value:.2}");
+    let requests = figure(|run| Some(run.requests_each()), two_places);
+    let fsyncs = figure(|run| Some(run.fsyncs_each()), two_places);
+    let switches = match runs.clone().any(|run| run.switches.is_some()) {
+        true => figure(Run::switches_each, two_places),
+        false => "–".to_owned(),
     };
     let cost = figure(|run| Some(run.cost()), whole_or_parts);
     let memory = figure(Run::megabytes, |megabytes| format!("{megabytes:.1}"));
     let clean = results.clean(workload, contestant).count();
     let mut row = format!(
-        "| {name} | {speed} | {by_curator} | {cost} | {} | {} | {memory} |",
-        each(requests),
-        each(fsyncs)
+        "| {name} | {speed} | {by_curator} | {cost} | {switches} | {requests} | {fsyncs} | {memory} |"
     );
     let times = |of: fn(&Run) -> Option<Latency>| {
         let spread = |measure: &dyn Fn(&Run) -> Option<f64>| {
@@ -172,7 +172,8 @@ fn notes(results: &Results) -> String {
   front, which opens the gate. In held-10000, the speed is that of the acquisitions alone, and all
   else counts the releases, too.
 - Requests and fsyncs are what the server counts. Several requests may share one fsync. Processor
-  time is that of all threads of the client. Memory is the greatest resident size in a run, of the
+  time is that of all threads of the client. Switches are how often one of them left its processor, to
+  wait or for another thread; other clients' workers do not count them. Memory is the greatest resident size in a run, of the
   largest process; each workload has new processes, except for Curator's, which would have to be
   compiled again.
 - An acquisition lasts from the call until the lock is held. A hand-over lasts from when one process
@@ -241,7 +242,9 @@ mod tests {
         results.workloads.truncate(1);
         let text = table(&results, &verdicts(&results), &[]);
         assert!(
-            text.contains("| zklock | 2,500 (2,500–2,500) | 2.50 (2.50–2.50) | 200 |"),
+            text.contains(
+                "| zklock | 2,500 (2,500–2,500) | 2.50 (2.50–2.50) | 200 | 4.00 | 3.00 | 2.00 |"
+            ),
             "{text}"
         );
         assert!(text.contains("| kazoo | takes more than 60 s |"), "{text}");

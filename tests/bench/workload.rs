@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::contestant::Contestant::{
-    self, Curator, Kazoo, Raw, RawAlone, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff,
-    ZklockTls, ZookeeperClient,
+    self, Curator, Kazoo, Raw, RawAlone, RawOneConnectionLeader, RawOneConnectionReader,
+    RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZklockTls, ZookeeperClient,
 };
 use ServerKind::{WithFsync, WithTls, WithoutFsync};
 
@@ -59,11 +59,28 @@ const fn threads(threads: usize) -> Work {
     Work::Loop { threads, locks: 1 }
 }
 
-const CONTENDED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient];
+const CONTENDED: &[Contestant] = &[
+    Zklock,
+    ZklockOff,
+    Curator,
+    Kazoo,
+    ZookeeperClient,
+    RawOneConnectionReader,
+    RawOneConnectionLeader,
+];
 const PROCESSES: &[Contestant] =
     &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited];
 const FAR: &[Contestant] = &[Zklock, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited];
-const QUEUED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient, Raw];
+const QUEUED: &[Contestant] = &[
+    Zklock,
+    ZklockOff,
+    Curator,
+    Kazoo,
+    ZookeeperClient,
+    Raw,
+    RawOneConnectionReader,
+    RawOneConnectionLeader,
+];
 
 const CLIENTS: &[Contestant] = &[Zklock, Curator, Kazoo];
 /// Curator has no queue whose items are leased one by one.
@@ -130,7 +147,17 @@ pub(crate) const ALL: [Workload; 22] = [
         network: None,
         processes: 1,
         work: Work::Loop { threads: 8, locks: 8 },
-        contestants: &[Zklock, ZklockCrate, Curator, Kazoo, ZookeeperClient, RawUnwaited, RawAlone],
+        contestants: &[
+            Zklock,
+            ZklockCrate,
+            Curator,
+            Kazoo,
+            ZookeeperClient,
+            RawUnwaited,
+            RawAlone,
+            RawOneConnectionReader,
+            RawOneConnectionLeader,
+        ],
     },
     Workload {
         name: "shared-8",
