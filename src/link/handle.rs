@@ -112,11 +112,8 @@ impl Link {
     }
 
     /// Reads what the server sends, on the calling thread, if nobody else does: until it `is_done`,
-    /// then, or for 20 ms. The caller is counted, and looks once more when this returns.
+    /// then, or for 20 ms. The caller was counted, and looks once more when this returns.
     pub(crate) fn read_until(&self, then: Deadline, is_done: impl Fn() -> bool) {
-        if self.is_elsewhere() {
-            return;
-        }
         let left = then.instant().map(|end| end.saturating_duration_since(rt::now()));
         let longest = LONGEST_READING.min(left.unwrap_or(LONGEST_READING));
         let now = Moment::now();
