@@ -300,9 +300,13 @@ impl Watchdog {
         self.have_watched(false);
     }
 
-    /// Watches the node. The first watch `can_wait` a moment: a lock released by then needs none.
+    /// Watches the node. The first watch `can_wait` a moment: a lock released by then needs none, and
+    /// neither does a node that is watched since it was created.
     fn have_watched(self: &Arc<Self>, can_wait: bool) {
         let Some(session) = self.session.upgrade() else { return };
+        if can_wait && session.is_watched(&self.node) {
+            return;
+        }
         let mut state = self.state.lock();
         if state.released || !state.node_watch.begin() {
             return;

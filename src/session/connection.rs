@@ -42,6 +42,8 @@ pub(crate) enum NodeKind {
     Named,
     PersistentSequential,
     EphemeralSequential,
+    /// As `EphemeralSequential`, of a node with which its client is to hold something.
+    Contender,
 }
 
 /// One part of a transaction. A version is that of the node's data; `None` means any version.
@@ -306,6 +308,12 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// limit is over are not made. Returns whether all requests so far are certain to reach the
     /// server if the connection lasts.
     fn submit(&self, requests: Vec<Submission>, waits: Waits) -> bool;
+
+    /// Whether the node has been watched since it was created, and has not changed. A caller that has
+    /// subscribed to its events before needs no other watch.
+    fn is_watched(&self, _path: &str) -> bool {
+        false
+    }
 
     /// Sends one request, possibly a few milliseconds late, and only if it is still wanted then. If
     /// the connection is lost before, there may be no answer.

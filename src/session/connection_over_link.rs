@@ -246,7 +246,7 @@ fn flags(kind: NodeKind) -> i32 {
         NodeKind::Container => FLAG_CONTAINER,
         NodeKind::Ephemeral | NodeKind::Named => FLAG_EPHEMERAL,
         NodeKind::PersistentSequential => FLAG_SEQUENTIAL,
-        NodeKind::EphemeralSequential => FLAG_EPHEMERAL_SEQUENTIAL,
+        NodeKind::EphemeralSequential | NodeKind::Contender => FLAG_EPHEMERAL_SEQUENTIAL,
     }
 }
 

@@ -337,7 +337,7 @@ impl Verbs {
     ) -> Answer<Enqueued> {
         let mut late = Some(on_late(late, created));
         self.patiently(|| {
-            let create = Request::create(path, data, acl, NodeKind::EphemeralSequential);
+            let create = Request::create(path, data, acl, NodeKind::Contender);
             let list = Request::children(path::parent(path), false);
             let [made, siblings] = self.ask_together([create, list], &mut late);
             let made = made.and_then(created)?;
@@ -596,6 +596,11 @@ impl Verbs {
     /// Reads the node's data and sets a watch on it; `NoAuth` as with `read`.
     pub(crate) fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         self.submit(Request::data(path, true), told(on_answer, data));
+    }
+
+    /// See [`Connection::is_watched`].
+    pub(crate) fn is_watched(&self, path: &str) -> bool {
+        self.connection.is_watched(path)
     }
 
     /// As `watch_soon`, but possibly a few milliseconds late, and only if it is still wanted then.

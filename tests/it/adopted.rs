@@ -231,6 +231,35 @@ fn s30_a_deletion_from_outside_is_told() {
     rig.finish();
 }
 
+/// A contender's node is watched by a request that follows its creation.
+#[test]
+fn s30_s68_what_happens_to_a_node_before_it_is_watched_is_noticed() {
+    skip_without_server!();
+    for is_deleted in [false, true] {
+        let rig = Rig::new("borrowed-unwatched");
+        let (other, lock) = (rig.site.client(), rig.lock());
+        lock.lock().unwrap().unlock().unwrap();
+        rig.proxy.stall_reply(opcode::CREATE);
+        let acquiring = in_background(move || lock.lock());
+        rig.wait_for_contenders(1);
+        let first = format!("{}/a/{}", rig.site.base, rig.site.children("a")[0]);
+        match is_deleted {
+            true => rig.site.raw().delete(&first).unwrap(),
+            false => assert_eq!(mutex(&other, &rig.site.base, "a").request_release().unwrap(), 1),
+        }
+        rig.proxy.pass();
+        let guard = acquiring.recv_timeout(LONG).expect("the lock").unwrap();
+        assert_eq!(guard.path() != first, is_deleted);
+        if !is_deleted {
+            eventually(LONG, "the request", || guard.release_requested());
+        }
+        guard.ensure_held().unwrap();
+        guard.unlock().unwrap();
+        drop(other);
+        rig.finish();
+    }
+}
+
 /// The watch on the holder's own node is lost with the connection, and must be set again.
 #[test]
 fn s30_a_deletion_after_a_reconnect_or_during_one_is_told() {
@@ -550,6 +579,30 @@ fn h16_watchers_that_nothing_will_call_are_cleared_away() {
     guard.unlock().unwrap();
     waiter.recv_timeout(LONG).expect("the waiter's turn").unwrap().unlock().unwrap();
     rig.finish();
+}
+
+/// The crate tells it only of events for which there is no other watcher.
+#[test]
+fn the_handles_default_watcher_hears_of_the_programs_own_nodes() {
+    skip_without_zookeeper!();
+    let site = Site::shared("borrowed-default");
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let watcher = move |event: WatchedEvent| {
+        let _ = tell.lock().unwrap().send(event.path);
+    };
+    let handle = Arc::new(ZooKeeper::connect(site.hosts(), T, watcher).unwrap());
+    let zk = Client::from(&handle);
+    let node = zk.znode(format!("{}/node-", site.base));
+    let made =
+        node.create_with_parents(zklock::znode::CreateMode::EphemeralSequential, "").unwrap();
+    handle.get_data(made.path(), true).unwrap();
+    site.raw().delete(made.path()).unwrap();
+    assert_eq!(told.recv_timeout(LONG), Ok(Some(made.path().to_owned())));
+    drop((node, made));
+    zk.close();
+    drop((handle, zk));
+    site.finish([]);
 }
 
 /// Members' nodes have fixed names, so two clients may ask for the same one.

@@ -101,6 +101,35 @@ fn an_uncontended_lock_costs_three_requests_and_one_to_watch_it() {
     site.finish([zk]);
 }
 
+/// Each is a round trip. The crate's create returns only a path: what owns the node, and the token,
+/// takes another request, which also watches the node.
+#[cfg(feature = "zookeeper")]
+#[test]
+fn over_a_programs_handle_an_uncontended_lock_costs_four_requests() {
+    use zklock::zookeeper::{WatchedEvent, ZooKeeper};
+
+    skip_without_server!();
+    const ROUNDS: u64 = 50;
+    let site = Site::own("uncontended-handle");
+    let proxy = Proxy::start(site.server().addr());
+    let handle = ZooKeeper::connect(&proxy.hosts(), QUIET, |_: WatchedEvent| ()).unwrap();
+    let zk = Client::from(handle);
+    let lock = mutex(&zk, &site.base, "a");
+    drop(lock.lock().unwrap());
+    site.wait_for_children("a", 0);
+    proxy.reset_counts();
+    for _ in 0..ROUNDS {
+        let guard = lock.lock().unwrap();
+        guard.unlock().unwrap();
+    }
+    let expected = [opcode::CREATE, opcode::EXISTS, opcode::GET_CHILDREN, opcode::DELETE];
+    assert_eq!(by_kind(&proxy), BTreeMap::from(expected.map(|opcode| (opcode, ROUNDS))));
+    drop(lock);
+    zk.close();
+    drop(zk);
+    site.finish([]);
+}
+
 #[test]
 fn a_hand_over_wakes_one_waiter_of_many() {
     skip_without_server!();

@@ -114,7 +114,9 @@ fn answer(server: &mut Server, session: i64, request: Request) -> Answer<Reply> 
                     (path.clone(), server.create(&path, session)?)
                 }
                 NodeKind::PersistentSequential => server.create_numbered(&path, 0)?,
-                NodeKind::EphemeralSequential => server.create_numbered(&path, session)?,
+                NodeKind::EphemeralSequential | NodeKind::Contender => {
+                    server.create_numbered(&path, session)?
+                }
             };
             Reply::Created(Created { path, czxid: Some(czxid) })
         }

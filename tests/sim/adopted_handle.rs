@@ -259,6 +259,11 @@ impl Handle for SimulatedHandle {
         self.call_with(read, Some((path, watcher))).and_then(requests::data)
     }
 
+    fn exists_with(&self, path: &str, watcher: Watcher) -> Answer<Option<Stat>> {
+        let exists = Request::Exists { path: path.to_owned(), watch: true };
+        or_none(self.call_with(exists, Some((path, watcher))).and_then(requests::stat))
+    }
+
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names> {
         let list = Request::Children { path: path.to_owned(), watch: true };
         self.call_with(list, Some((path, watcher))).and_then(requests::names)

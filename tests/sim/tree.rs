@@ -168,7 +168,9 @@ impl Tree {
         let permissions = of_everyone(acl)?;
         let parent = self.may(path::parent(path), Permissions::CREATE)?;
         let path = match kind {
-            NodeKind::EphemeralSequential | NodeKind::PersistentSequential => {
+            NodeKind::EphemeralSequential
+            | NodeKind::Contender
+            | NodeKind::PersistentSequential => {
                 format!("{path}{:010}", parent.next)
             }
             _ => path.to_owned(),
@@ -180,7 +182,10 @@ impl Tree {
             return Err(Fault::Refused("ephemeral nodes have no children".to_owned()));
         }
         let owner = match kind {
-            NodeKind::Ephemeral | NodeKind::Named | NodeKind::EphemeralSequential => session,
+            NodeKind::Ephemeral
+            | NodeKind::Named
+            | NodeKind::EphemeralSequential
+            | NodeKind::Contender => session,
             NodeKind::Persistent | NodeKind::PersistentSequential | NodeKind::Container => 0,
         };
         let container = kind == NodeKind::Container;

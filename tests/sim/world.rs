@@ -646,7 +646,10 @@ impl Inner {
                 // The client finds a forgotten zxid by reading the stat, which may be hidden.
                 let forgotten = matches!(
                     kind,
-                    NodeKind::Ephemeral | NodeKind::Named | NodeKind::EphemeralSequential
+                    NodeKind::Ephemeral
+                        | NodeKind::Named
+                        | NodeKind::EphemeralSequential
+                        | NodeKind::Contender
                 ) && schedule().chance(self.habits.forgetful)
                     && !self.habits.hides_stat;
                 let czxid = (!forgotten).then_some(zxid as i64);

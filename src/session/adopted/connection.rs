@@ -66,6 +66,10 @@ impl Connection for HandleConnection {
         false
     }
 
+    fn is_watched(&self, path: &str) -> bool {
+        self.monitor().watchers.is_watched_since_made(path)
+    }
+
     /// The crate does not say when a request has been sent, so this waits for its answer. As that
     /// may take for ever, this does not wait at all without a deadline.
     fn flushed_by(&self, until: Deadline) {
@@ -194,7 +198,12 @@ fn create(
         Err(Fault::NodeExists) if kind == NodeKind::Ephemeral => Ok(path.to_owned()),
         made => made,
     })?;
-    let czxid = match monitor.call(|handle| handle.exists(&path)) {
+    // The program may watch a node of its own itself: the crate would tell it nothing.
+    let found = match kind {
+        NodeKind::EphemeralSequential => monitor.call(|handle| handle.exists(&path)),
+        _ => watch_made(monitor, &path),
+    };
+    let czxid = match found {
         Ok(Some(stat)) => {
             monitor.learn(&path, &stat)?;
             Some(stat.czxid)
@@ -274,6 +283,19 @@ fn children(monitor: &Monitor, path: &str, watch: bool) -> Answer<Option<Names>>
         let plain = || handle.children(path)?.ok_or(Fault::NoNode);
         monitor.watchers.watch(WatchKind::Children, path, plain, |armed| {
             handle.children_with(path, Box::new(move || armed.blow()))
+        })
+    }))
+}
+
+/// Watches a node that was created just now, and reads its stat with the same request. It takes no
+/// turn, as a call that hangs must not hold up the node's deletion: if that comes first, the watcher
+/// counts as one that may never be called.
+fn watch_made(monitor: &Monitor, path: &str) -> Answer<Option<Stat>> {
+    or_none(monitor.call(|handle| {
+        let plain = || handle.exists(path)?.ok_or(Fault::NoNode);
+        monitor.watchers.watch_made(path, plain, |armed| {
+            let found = handle.exists_with(path, Box::new(move || armed.blow()))?;
+            found.ok_or(Fault::NoNode)
         })
     }))
 }

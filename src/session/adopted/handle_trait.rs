@@ -47,6 +47,9 @@ pub(crate) trait Handle: fmt::Debug + Send + Sync {
     /// keeps the watcher even if the node does not exist.
     fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)>;
 
+    /// As `exists`, with a watcher of its own, which the crate keeps as that of `read_with`.
+    fn exists_with(&self, path: &str, watcher: Watcher) -> Answer<Option<Stat>>;
+
     /// As `children`, with a watcher of its own, which the crate keeps as that of `read_with`.
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names>;
 

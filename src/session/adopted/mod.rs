@@ -74,8 +74,11 @@ use crate::rt::{self, AtomicUsize, Deadline};
 ///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized).
 /// - **A place in the queue can be lost.** If the creation of a node was not confirmed, that node
 ///   is deleted and another one queued at the end.
-/// - **Costs**: while the server is down, the crate uses most of a core. Two more requests for each
-///   acquisition, one more for each wait. A lock path that it creates stays.
+/// - **Costs**: while the server is down, the crate uses most of a core. Acquiring a free lock and
+///   releasing it takes four requests, each a round trip, where our own connection sends three, in
+///   two. The crate's create returns only a path. So one more request reads the node's stat, which is
+///   the token and the proof that the node is this session's; it also watches the node. (Curator,
+///   which has no token, does without.) A wait takes one more, too. A lock path that it creates stays.
 /// - **Watches** are the crate's: at most one for a node and a connection. A program that itself
 ///   watches contenders' nodes, with its handle's default watcher, gets no events for nodes that
 ///   this client also watches. If a watcher or listener of the program panics, the handle ends.

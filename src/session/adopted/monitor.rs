@@ -500,6 +500,10 @@ mod tests {
             Err(Fault::NoNode)
         }
 
+        fn exists_with(&self, _: &str, _: Watcher) -> Answer<Option<Stat>> {
+            Ok(None)
+        }
+
         fn children_with(&self, _: &str, _: Watcher) -> Answer<Names> {
             Err(Fault::NoNode)
         }

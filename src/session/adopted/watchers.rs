@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use super::handle_trait::Handle;
 use crate::rt::{Condvar, Mutex};
-use crate::session::connection::{Answer, Fault};
+use crate::session::connection::{Answer, Fault, Stat};
 use crate::session::watch_dispatch::{WatchKind, Watches};
 use crate::wire_values::NodeEvent;
 
@@ -29,13 +29,27 @@ pub(super) struct WatcherTable {
 
 #[derive(Debug)]
 struct ArmedWatchers {
-    /// The watches that are in force, by their numbers.
-    armed: HashMap<(WatchKind, String), u64>,
+    /// The watches that are in force.
+    armed: HashMap<(WatchKind, String), InForce>,
     next: u64,
     /// Nodes with watchers in the crate that may never be called.
     litter: Vec<String>,
     /// How many of them are removed together, at least.
     most: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InForce {
+    /// That of its watcher.
+    number: u64,
+    /// The node has not changed from its creation until the watch was set.
+    since_made: bool,
+}
+
+impl ArmedWatchers {
+    fn is_in_force(&self, key: &(WatchKind, String), number: u64) -> bool {
+        self.armed.get(key).is_some_and(|watch| watch.number == number)
+    }
 }
 
 /// A watcher. However it ends, even if the crate drops it, the calls that rely on it are woken.
@@ -75,14 +89,14 @@ impl WatcherTable {
         }
         table.next += 1;
         let number = table.next;
-        table.armed.insert(key.clone(), number);
+        table.armed.insert(key.clone(), InForce { number, since_made: false });
         drop(table);
         let armed =
             ArmedWatcher { watchers: Arc::downgrade(self), what, path: path.to_owned(), number };
         let answer = ask(armed);
         if let Err(fault) = &answer {
             let mut table = self.table.lock();
-            if table.armed.get(&key) == Some(&number) {
+            if table.is_in_force(&key, number) {
                 table.armed.remove(&key);
             }
             // An answered request leaves its watcher in the crate, whatever the answer was.
@@ -93,8 +107,35 @@ impl WatcherTable {
         answer
     }
 
-    /// Waits for the turn of a node: only the call that has it sets a watch on the node, or deletes
-    /// it.
+    /// As `watch`, on a node that was created just now.
+    pub(super) fn watch_made(
+        self: &Arc<Self>,
+        path: &str,
+        plain: impl FnOnce() -> Answer<Stat>,
+        ask: impl FnOnce(ArmedWatcher) -> Answer<Stat>,
+    ) -> Answer<Stat> {
+        let mut number = None;
+        let stat = self.watch(WatchKind::Node, path, plain, |armed| {
+            number = Some(armed.number);
+            ask(armed)
+        })?;
+        let mut table = self.table.lock();
+        let watch = table.armed.get_mut(&(WatchKind::Node, path.to_owned()));
+        if let Some(watch) = watch.filter(|watch| Some(watch.number) == number) {
+            watch.since_made = stat.version == 0;
+        }
+        Ok(stat)
+    }
+
+    /// Whether a watch on the node is in force that was set before anything happened to it.
+    pub(super) fn is_watched_since_made(&self, path: &str) -> bool {
+        let table = self.table.lock();
+        let watch = table.armed.get(&(WatchKind::Node, path.to_owned()));
+        watch.is_some_and(|watch| watch.since_made)
+    }
+
+    /// Waits for the turn of a node: only the call that has it deletes the node, or sets a watch that
+    /// is not to be left on a missing node.
     pub(super) fn turn(&self, path: &str) -> WatcherTurn<'_> {
         let mut busy = self.busy.lock();
         while !busy.insert(path.to_owned()) {
@@ -179,7 +220,7 @@ impl ArmedWatcher {
     fn disarm(&self, watchers: &WatcherTable) -> bool {
         let mut table = watchers.table.lock();
         let key = (self.what, self.path.clone());
-        let own = table.armed.get(&key) == Some(&self.number);
+        let own = table.is_in_force(&key, self.number);
         if own {
             table.armed.remove(&key);
         }
@@ -276,6 +317,50 @@ mod tests {
             drop(armed.expect("the first"));
         }
         assert_eq!(watchers.table.lock().litter, ["/a", "/a"]);
+    }
+
+    /// Sets a watch on "/a" as right after its creation. Its data have this version by then.
+    fn set_on_made(watchers: &Arc<WatcherTable>, version: i32) -> Option<ArmedWatcher> {
+        let (mut set, stat) = (None, Stat { version, ..Stat::default() });
+        let ask = |armed| {
+            assert!(!watchers.is_watched_since_made("/a"), "the server may find no node");
+            set = Some(armed);
+            Ok(stat)
+        };
+        watchers.watch_made("/a", || Ok(stat), ask).unwrap();
+        set
+    }
+
+    #[test]
+    fn a_node_is_watched_since_its_creation_until_an_event_or_the_loss_of_the_connection() {
+        let (watchers, ..) = rig();
+        let ends: [fn(&WatcherTable, ArmedWatcher); 3] =
+            [|_, armed| armed.blow(), |_, armed| drop(armed), |watchers, _armed| watchers.void()];
+        for end in ends {
+            let armed = set_on_made(&watchers, 0).expect("the only one");
+            assert!(watchers.is_watched_since_made("/a"));
+            assert!(set(&watchers).is_none());
+            end(&watchers, armed);
+            assert!(!watchers.is_watched_since_made("/a"));
+            let later = set(&watchers).expect("a new one");
+            assert!(!watchers.is_watched_since_made("/a"), "nobody knows what has happened before");
+            drop(later);
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_changed_or_is_gone_before_its_watch_is_set_is_not_watched_since_its_creation()
+     {
+        let (watchers, ..) = rig();
+        let written = set_on_made(&watchers, 1).expect("the only one");
+        assert!(!watchers.is_watched_since_made("/a"));
+        assert!(set_on_made(&watchers, 0).is_none(), "the watch may be from before the write");
+        assert!(!watchers.is_watched_since_made("/a"));
+        drop(written);
+        let gone = watchers.watch_made("/a", || unreachable!(), |_| Err(Fault::NoNode));
+        assert_eq!(gone, Err(Fault::NoNode));
+        assert!(!watchers.is_watched_since_made("/a"));
+        assert_eq!(watchers.table.lock().litter, ["/a"]);
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Handle for CrateHandle {
             NodeKind::Container => CreateMode::Container,
             NodeKind::Ephemeral | NodeKind::Named => CreateMode::Ephemeral,
             NodeKind::PersistentSequential => CreateMode::PersistentSequential,
-            NodeKind::EphemeralSequential => CreateMode::EphemeralSequential,
+            NodeKind::EphemeralSequential | NodeKind::Contender => CreateMode::EphemeralSequential,
         };
         let acl: Vec<_> = acl.iter().map(of_crate).collect();
         self.call(|zk| zk.create(path, data.to_vec(), acl, mode))
@@ -90,6 +90,11 @@ impl Handle for CrateHandle {
     fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)> {
         let read = self.call(|zk| zk.get_data_w(path, move |_: WatchedEvent| watcher()));
         read.map(|(data, stat)| (data, stat_of(&stat)))
+    }
+
+    fn exists_with(&self, path: &str, watcher: Watcher) -> Answer<Option<Stat>> {
+        let found = self.call(|zk| zk.exists_w(path, move |_: WatchedEvent| watcher()));
+        found.map(|stat| stat.as_ref().map(stat_of))
     }
 
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names> {
