@@ -637,7 +637,7 @@ impl Attempt<'_> {
             if self.call.alarm_rings() && self.long_wait.go_on(self.call, &self.contention.node) {
                 self.tell_wait(acquisition);
             }
-            self.call.wait_if(phase.attached)?;
+            self.call.wait_for_event(phase.attached)?;
         }
     }
 

@@ -448,7 +448,7 @@ impl Watchdog {
             let look = self.signal(Watchdog::others_may_be_there);
             let arrivals = session.watches().subscribe(lock_node, look);
             // The others wait for what this event leads to.
-            let waits = session.await_server();
+            let waits = session.await_server(false);
             state.arrivals = Some(arrivals.ending(move |end| {
                 end();
                 drop(waits);

@@ -97,13 +97,14 @@ impl ReadingTurn {
         connection: &impl Readable,
     ) -> Option<AwaitsServer> {
         let sleeper = self.count()?;
-        if self.state.lock().reader == Reader::Nobody {
+        if self.must_wake() {
             connection.wake();
         }
         Some(sleeper)
     }
 
-    /// If nobody else reads, reads until it `is_done`, or then. Before that, the caller is counted.
+    /// If nobody else reads or waits, reads until it `is_done`, or then. Before that, the caller is
+    /// counted. Where several wait, the link's thread reads: they would hand the reading on all the time.
     pub(crate) fn read(
         &self,
         connection: &impl Readable,
@@ -111,16 +112,18 @@ impl ReadingTurn {
         until: Moment,
         is_done: impl Fn() -> bool,
     ) {
-        let Some(turn) = self.take(now) else { return };
-        while !is_done() && connection.wait_for_server(until) && connection.read_and_tell() {}
-        if self.give_up(turn) {
+        if let Some(turn) = self.take(now) {
+            while !is_done() && connection.wait_for_server(until) && connection.read_and_tell() {}
+            self.give_up(turn);
+        }
+        if self.must_wake() {
             connection.wake();
         }
     }
 
     fn take(&self, now: Moment) -> Option<u64> {
         let mut state = self.state.lock();
-        if state.reader != Reader::Nobody {
+        if state.reader != Reader::Nobody || state.waiting > 1 {
             return None;
         }
         state.turns += 1;
@@ -129,14 +132,18 @@ impl ReadingTurn {
         Some(state.turns)
     }
 
-    /// Ends a caller's turn, unless it was taken over; says whether the link's thread has to read.
-    fn give_up(&self, turn: u64) -> bool {
+    /// Whether the link's thread has to read.
+    fn must_wake(&self) -> bool {
+        let state = self.state.lock();
+        state.reader == Reader::Nobody && state.waiting > 0
+    }
+
+    /// Ends a caller's turn, unless it was taken over.
+    fn give_up(&self, turn: u64) {
         let mut state = self.state.lock();
-        if state.reader != Reader::Caller(turn) {
-            return false;
+        if state.reader == Reader::Caller(turn) {
+            state.reader = Reader::Nobody;
         }
-        state.reader = Reader::Nobody;
-        state.waiting > 0
     }
 
     /// What the link's thread does now. Until `rest_until` at least, it leaves the reading to callers.
@@ -241,6 +248,16 @@ mod tests {
     }
 
     #[test]
+    fn where_several_wait_the_links_thread_reads() {
+        let (turn, connection) = (ReadingTurn::new(true), Endless::default());
+        turn.rest(NOW, Moment::NEVER);
+        let waits = (turn.count(), turn.count());
+        assert!(!read_once(&turn, &connection, NOW));
+        assert_eq!(connection.wakes.load(SeqCst), 1);
+        drop(waits);
+    }
+
+    #[test]
     fn the_links_thread_takes_over_from_a_caller_that_is_held_up() {
         let turn = ReadingTurn::new(true);
         turn.rest(NOW, Moment::NEVER);
@@ -250,9 +267,8 @@ mod tests {
         let rest = Rest { reads: false, until: NOW.plus(LONGEST_TURN) };
         assert_eq!(turn.rest(almost, Moment::NEVER), rest);
         assert!(turn.rest(NOW.plus(LONGEST_TURN), Moment::NEVER).reads);
-        let _waits = turn.count();
-        assert!(!turn.give_up(held_up), "it is no longer its turn");
-        assert_eq!(turn.take(NOW), None);
+        turn.give_up(held_up);
+        assert_eq!(turn.take(NOW), None, "it was no longer its turn");
     }
 
     #[test]

@@ -67,6 +67,10 @@ pub(crate) struct Rung {
 }
 
 impl Rung {
+    pub(crate) fn is_rung(&self) -> bool {
+        !self.rung.is_empty()
+    }
+
     /// Returns when the bell was rung since the last wait, or at the deadline.
     pub(crate) fn wait(&self, until: Deadline) {
         while self.rung.try_recv() == Err(TryRecvError::Empty) && !until.has_passed() {
@@ -80,13 +84,6 @@ impl Rung {
                 Some(end) => thread::park_timeout(end.saturating_duration_since(now())),
             }
         }
-    }
-}
-
-#[cfg(test)]
-impl Rung {
-    pub(super) fn is_rung(&self) -> bool {
-        !self.rung.is_empty()
     }
 }
 

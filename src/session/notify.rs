@@ -27,6 +27,11 @@ impl Waiter {
         Arc::new(move || bell.ring())
     }
 
+    /// Whether the bell was rung since the last wait.
+    pub(crate) fn is_rung(&self) -> bool {
+        self.rung.is_rung()
+    }
+
     /// Returns when the bell was rung since the last wait, or at the deadline.
     pub(crate) fn wait(&self, until: Deadline) {
         self.rung.wait(until);

@@ -663,9 +663,14 @@ impl Verbs {
         self.submit(Request::Unwatch { path: path.to_owned() }, on_reply);
     }
 
-    /// Somebody waits for what the server sends next, until this is dropped, without reading it.
-    pub(crate) fn await_server(&self) -> Option<AwaitsServer> {
-        self.connection.await_server(false)
+    /// See [`Connection::await_server`].
+    pub(crate) fn await_server(&self, reads: bool) -> Option<AwaitsServer> {
+        self.connection.await_server(reads)
+    }
+
+    /// See [`Connection::read_until`].
+    pub(super) fn read_until(&self, then: Deadline, is_done: &dyn Fn() -> bool) {
+        self.connection.read_until(then, is_done);
     }
 
     /// See [`Connection::reconnect`].

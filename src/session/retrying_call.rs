@@ -1,6 +1,7 @@
 //! One blocking call of the program: how long it may take, what may end it before, and the session
 //! that it asks.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -192,10 +193,29 @@ impl Call {
         Ok(())
     }
 
+    /// Reads what the server sends, if nobody else does, until the bell is rung, then, or for some
+    /// milliseconds. What else rings the bell, such as a `Cancel`, does not end that.
+    fn read(&self, until: Deadline) {
+        let Some((session, _)) = &self.session else { return };
+        let waits = Cell::new(session.await_server(true));
+        session.read_until(until, &|| {
+            let is_rung = self.waiter.is_rung();
+            if is_rung {
+                drop(waits.take());
+            }
+            is_rung
+        });
+    }
+
+    fn alarm(&self) -> Deadline {
+        self.alarm.map_or(Deadline::NEVER, Deadline::at)
+    }
+
     /// Sleeps until the bell is rung; meanwhile what the server sends is read at once.
     fn sleep(&self, until: Deadline) {
-        let session = self.session.as_ref().map(|(session, _)| session);
-        let _waits = session.and_then(|session| session.await_server());
+        let session = self.session.as_ref().filter(|_| !self.waiter.is_rung());
+        let session = session.map(|(session, _)| session);
+        let _waits = session.and_then(|session| session.await_server(false));
         self.waiter.wait(until);
     }
 
@@ -204,11 +224,25 @@ impl Call {
         self.check()?;
         if is_connected {
             self.cut_off = None;
-            let alarm = self.alarm.map_or(Deadline::NEVER, Deadline::at);
-            self.sleep(self.until().earlier(alarm));
+            self.waiter.wait(self.until().earlier(self.alarm()));
             return Ok(());
         }
         self.wait_for_connection(self.until())
+    }
+
+    /// The same, for an event that the server is to send.
+    pub(crate) fn wait_for_event(&mut self, is_connected: bool) -> Result<(), Stop> {
+        if is_connected {
+            self.check()?;
+            self.cut_off = None;
+            let until = self.until().earlier(self.alarm());
+            if self.wait.cancel().is_none() {
+                self.read(until);
+            }
+            self.sleep(until);
+            return Ok(());
+        }
+        self.wait_if(false)
     }
 
     /// Has a later `wait_if` return at this time, if not before.

@@ -1,6 +1,7 @@
 //! Who reads, with waits of real calls: nothing here looks again by itself, so whoever is not woken waits
 //! for ever, which is a failure.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -176,7 +177,17 @@ fn callers_and_sleepers(callers: usize, asks: usize, sleepers: usize) -> impl Fn
     let sleepers = waiters.into_iter().map(|waiter| {
         let line = Arc::clone(&line);
         spawn(move || {
-            let _waits = line.await_server(false);
+            // As a call does that waits for an event.
+            let waits = Cell::new(line.await_server(true));
+            line.read_until(Deadline::NEVER, &|| {
+                let is_rung = waiter.is_rung();
+                if is_rung {
+                    drop(waits.take());
+                }
+                is_rung
+            });
+            drop(waits);
+            let _waits = (!waiter.is_rung()).then(|| line.await_server(false));
             waiter.wait(Deadline::NEVER);
         })
     });
