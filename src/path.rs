@@ -22,7 +22,8 @@ pub(crate) fn check_absolute(path: &str) -> Result<()> {
 
 /// The path of `child` under `parent`.
 pub(crate) fn join(parent: &str, child: &str) -> String {
-    if parent == "/" { format!("/{child}") } else { format!("{parent}/{child}") }
+    let parent = if parent == "/" { "" } else { parent };
+    [parent, "/", child].concat()
 }
 
 /// The path one level up; the root is its own parent.

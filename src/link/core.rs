@@ -14,7 +14,7 @@ use super::servers_that_replace_sessions::ends_with_its_connection;
 use super::too_large_requests::{SMALLEST, Sizes};
 use super::unsupported_operations::{UnsupportedOperations, is_newer};
 use super::wire_format::{
-    Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, has_failed_with,
+    Fields, Malformed, Piece, ReplyHeader, Splitter, add_request, check_reply, has_failed_with,
     read_event,
 };
 use crate::connection_notice::{End, Notice};
@@ -323,9 +323,7 @@ impl LinkCore {
     fn send(&mut self, operation: i32, body: &[u8], to: Recipient, now: Moment) {
         let xid = self.next_xid;
         self.next_xid = self.next_xid.checked_add(1).unwrap_or(1);
-        let frame = Frame::request(xid, operation).raw(body).finish();
-        self.to_server.extend_from_slice(&frame);
-        self.queued += frame.len() as u64;
+        self.queued += add_request(&mut self.to_server, xid, operation, body) as u64;
         if matches!(to, Recipient::Heartbeat) {
             self.lease.pledge(now);
             self.heartbeats.sent(now);

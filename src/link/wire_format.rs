@@ -3,7 +3,7 @@
 
 use std::{fmt, io};
 
-use crate::wire_values::{NodeEvent, Stat, op};
+use crate::wire_values::{NodeEvent, REQUEST_HEADER, Stat, op};
 
 /// Bytes that are not what the protocol allows here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,11 @@ pub(crate) struct Frame(Vec<u8>);
 
 impl Frame {
     pub(crate) fn new() -> Frame {
-        Frame(vec![0; 4])
+        /// Enough for most requests.
+        const ROOM: usize = 256;
+        let mut bytes = Vec::with_capacity(ROOM);
+        bytes.extend([0; 4]);
+        Frame(bytes)
     }
 
     pub(crate) fn request(xid: i32, operation: i32) -> Frame {
@@ -204,8 +208,9 @@ impl Frame {
     }
 
     /// The frame without its length.
-    pub(crate) fn body(self) -> Vec<u8> {
-        self.0[4..].to_vec()
+    pub(crate) fn body(mut self) -> Vec<u8> {
+        self.0.drain(..4);
+        self.0
     }
 
     pub(crate) fn finish(mut self) -> Vec<u8> {
@@ -213,6 +218,18 @@ impl Frame {
         self.0[..4].copy_from_slice(&length.to_be_bytes());
         self.0
     }
+}
+
+/// Adds the frame of a request at the end, and returns its size. A length over `i32::MAX` cannot be
+/// written; callers check for sizes far below that.
+pub(crate) fn add_request(to: &mut Vec<u8>, xid: i32, operation: i32, body: &[u8]) -> usize {
+    let before = to.len();
+    let length = i32::try_from(REQUEST_HEADER + body.len()).unwrap_or(i32::MAX);
+    for number in [length, xid, operation] {
+        to.extend_from_slice(&number.to_be_bytes());
+    }
+    to.extend_from_slice(body);
+    to.len() - before
 }
 
 /// The header of a reply or of a watch event.

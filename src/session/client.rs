@@ -71,7 +71,7 @@ impl Client {
             tick_time: None,
             access: Access::default(),
             max_reply: 64 << 20,
-            callers_read: true,
+            callers_read: false,
             retry: Retry::default(),
             deadlock_warning: None,
             on_event: None,
@@ -413,7 +413,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether a call that waits for an answer may read it itself.
+    /// Whether a call that waits for the server alone may read what it sends, instead of the client's
+    /// own thread. An experiment, off by default; this setting is to go.
     #[doc(hidden)]
     pub fn callers_read(mut self, on: bool) -> ClientBuilder {
         self.callers_read = on;

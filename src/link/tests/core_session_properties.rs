@@ -1,6 +1,7 @@
 //! Whole lives of sessions, from before the first connection to after the end, with losses
 //! at any point: what must hold at every moment, whatever happens in whatever order.
 
+use super::super::wire_format::Frame;
 use proptest::prelude::*;
 
 use super::tests::*;

@@ -1,6 +1,7 @@
 //! The core against a second, simpler reading of the protocol: whatever a server sends, in
 //! whatever pieces, callers get what that reading says.
 
+use super::super::wire_format::Frame;
 use proptest::prelude::*;
 
 use super::tests::*;

@@ -1,6 +1,7 @@
 //! What servers do that are not ZooKeeper's: they close sessions in silence, end them by a reply to no
 //! request, and do not know every operation.
 
+use super::super::wire_format::Frame;
 use super::tests::{
     T, answer, ask, attached, codes, event, events, granted, seconds, sent, text, with_flags,
 };
