@@ -30,7 +30,7 @@ const MOST_OUTSTANDING: usize = 1 << 16;
 /// How many bytes may wait for the server to read them.
 const MOST_UNSENT: usize = 64 << 20;
 
-/// Called with the reply, on the thread that reads; it may only signal.
+/// Called with the reply, on the link's thread or that of any caller; it may only signal.
 pub(crate) type OnReply = Box<dyn FnOnce(RawReply) + Send>;
 
 /// What is to be told, in the order in which it came about.
@@ -133,6 +133,11 @@ impl LinkCore {
     /// otherwise a server that lost its data would never say that it does not know the session.
     pub(crate) fn last_zxid(&self) -> i64 {
         if self.ended.is_some() { 0 } else { self.last_zxid }
+    }
+
+    /// The greatest zxid of which servers have told, also after the end.
+    pub(crate) fn seen_zxid(&self) -> i64 {
+        self.last_zxid
     }
 
     /// Why the session is over for the client, if it is.

@@ -12,15 +12,11 @@ use super::config::LinkConfig;
 use super::core::LinkCore;
 use super::link_commands::{Command, DeferredRequest, MOMENT, NAP, OnEvent, OnNotice, Outgoing};
 use super::link_thread::Runner;
-use super::locked_connection::{LAPSED, LinkShared, LockedConnection, end_of};
+use super::locked_connection::{LAPSED, LinkShared, LockedConnection, PATIENCE, end_of};
 use super::reading_turn::{AwaitsServer, LONGEST_READING, ReadingTurn};
 use crate::connection_notice::{End, Info};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, AtomicBool, AtomicU64, Deadline, Moment, Mutex, bounded, unbounded};
-
-/// How long a caller waits for a look at the connection: the link's thread may hold it while it logs, and
-/// the logger may be the caller.
-const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A session with the ensemble, closed in the background when this is dropped.
 pub(crate) struct Link {

@@ -17,7 +17,6 @@ use super::credentials_and_tls::Access;
 use super::granted;
 use super::link_commands::{Command, NAP, OnNotice, Outgoing};
 use super::locked_connection::{Broken, LAPSED, LinkShared, LockedConnection, poll, survive};
-use super::reading_turn::Rest;
 use super::reconnects_in_doubt::{Attempts, News};
 use super::search_rounds::Search;
 use super::search_thread::{self, Dialed};
@@ -53,6 +52,8 @@ pub(super) struct Runner {
     give_up_at: Moment,
     /// Until when callers that were just told something may defer a request without a wake-up.
     nap_until: Moment,
+    /// How the session has ended, until that is logged.
+    ended: Option<End>,
     dropped: bool,
 }
 
@@ -84,6 +85,7 @@ impl Runner {
             noted_zxid: 0,
             give_up_at: Moment::NEVER,
             nap_until: Moment::ZERO,
+            ended: None,
             dropped: false,
         }
     }
@@ -96,7 +98,7 @@ impl Runner {
             if catch_unwind(AssertUnwindSafe(|| self.serve())).is_ok() {
                 return;
             }
-            self.shared.connection.lock().core.end_at_once(End::Lapsed);
+            self.shared.end_after_panic();
         }
         self.answer_the_rest();
     }
@@ -108,10 +110,14 @@ impl Runner {
         shared.lease_end.store(LAPSED, Ordering::Release);
         shared.stopped.store(true, Ordering::SeqCst);
         let mut connection = shared.connection.lock();
-        connection.hang_up();
+        self.hang_up(&mut connection);
         self.dial = None;
         connection.core.pass_marks();
-        self.tell_all(&mut connection);
+        // A caller may tell just now.
+        while connection.core.has_news() {
+            self.tell_all(&mut connection);
+            MutexGuard::unlocked(&mut connection, std::thread::yield_now);
+        }
         drop(connection);
         let deferred = std::mem::take(&mut shared.deferred.lock().all);
         let expired = |verb: Outgoing| {
@@ -146,13 +152,14 @@ impl Runner {
             if woken {
                 self.obey(&mut connection);
             }
-            // It is not judged by what it has said while nobody read.
-            if from_server || Moment::now() >= connection.core.next_tick() {
+            let now = Moment::now();
+            // What it has said while nobody read counts before it is judged.
+            let may_read = from_server || now >= connection.core.next_tick();
+            if may_read && connection.broken.is_none() {
                 self.read_server(&mut connection);
             }
             self.note_zxid(&connection);
             self.check_broken(&mut connection);
-            let now = Moment::now();
             if let Err(broken) = connection.core.tick(now) {
                 self.lose_server(&mut connection, &broken);
             }
@@ -169,7 +176,7 @@ impl Runner {
     fn keep_connected(&mut self, connection: &mut LockedConnection) {
         if connection.core.is_over() {
             self.dial = None;
-            connection.hang_up();
+            self.hang_up(connection);
             return;
         }
         let (now, last_zxid) = (Moment::now(), connection.core.last_zxid());
@@ -220,18 +227,19 @@ impl Runner {
     fn tell_all(&mut self, connection: &mut MutexGuard<'_, LockedConnection>) {
         let shared = Arc::clone(&self.shared);
         shared.tell_all(connection, Some(&mut |notice| self.tell(notice)));
+        // A logger may take long, so all are told before.
+        if let Some(why) = self.ended.take() {
+            MutexGuard::unlocked(connection, || self.session_ended(why));
+        }
     }
 
     fn tell(&mut self, notice: Notice) {
         match notice {
-            Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
             Notice::Attached => self.alive_at = Moment::now(),
-            Notice::Ended(_) | Notice::Alive | Notice::Paused(_) => {}
+            Notice::Ended(why) => self.ended = Some(why),
+            Notice::Suspended | Notice::Over | Notice::Alive | Notice::Paused(_) => {}
         }
-        survive(|| (self.on_notice)(notice));
-        if let Notice::Ended(why) = notice {
-            self.session_ended(why);
-        }
+        (self.on_notice)(notice);
     }
 
     fn session_ended(&mut self, why: End) {
@@ -305,8 +313,8 @@ impl Runner {
                 next = next.min(self.redial_at.max(now));
             }
         }
-        let Rest { reads, until } = self.shared.turn.rest(now, self.nap_until);
-        next = next.min(until);
+        let rests = self.shared.turn.rest(now, self.nap_until);
+        next = next.min(rests.unwrap_or(Moment::NEVER));
         let mut deferred = self.shared.deferred.lock();
         if let Some((due, _)) = deferred.all.front() {
             next = next.min(*due);
@@ -317,7 +325,7 @@ impl Runner {
         drop(deferred);
         let limit = (next != Moment::NEVER).then(|| next.since(now));
         let mut interest = PollFlags::empty();
-        interest.set(PollFlags::IN, reads);
+        interest.set(PollFlags::IN, rests.is_none());
         interest.set(PollFlags::OUT, connection.wants_to_send());
         let server = connection.server.as_ref().filter(|_| !interest.is_empty());
         let server = server.map(|server| Arc::clone(server.tcp()));
@@ -387,7 +395,7 @@ impl Runner {
             "session 0x{:x} gets another connection, which has no unused watches",
             self.session(connection)
         );
-        connection.hang_up();
+        self.hang_up(connection);
         connection.core.detach(Moment::now());
     }
 
@@ -458,6 +466,12 @@ impl Runner {
         }
     }
 
+    /// Says whether there was a connection.
+    fn hang_up(&self, connection: &mut LockedConnection) -> bool {
+        self.shared.info.lock().server = None;
+        connection.hang_up()
+    }
+
     fn lose_server(&mut self, connection: &mut LockedConnection, why: &str) {
         let (true, Some(granted)) = (connection.hang_up(), connection.core.granted()) else {
             return;
@@ -488,7 +502,7 @@ impl Runner {
 
     /// Notes what the session has seen, also what a caller has read.
     fn note_zxid(&mut self, connection: &LockedConnection) {
-        let zxid = connection.core.last_zxid();
+        let zxid = connection.core.seen_zxid();
         if zxid > self.noted_zxid {
             self.config.resolver.note_zxid(zxid, self.noted_zxid == 0);
             self.noted_zxid = zxid;

@@ -19,6 +19,10 @@ use super::server_stream::ServerStream;
 use crate::connection_notice::{End, Info, Notice};
 use crate::rt::{AtomicBool, AtomicU64, Moment, Mutex, Sender};
 
+/// How long a caller waits for the connection: the link's thread may have it locked while it logs, and
+/// the logger may be the caller.
+pub(super) const PATIENCE: Duration = Duration::from_millis(250);
+
 /// A thread that wakes up so much too late was paused.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -82,7 +86,7 @@ impl LinkShared {
         }
     }
 
-    /// Tells answers and events, in their order, and notices if there is somebody to tell them to.
+    /// Tells answers and events, in their order; with `on_notice` notices, too, and what comes meanwhile.
     ///
     /// Unlocked, as callers that are told may send at once. Only one thread tells at a time: what
     /// another one finds to be told meanwhile is left to it.
@@ -97,9 +101,7 @@ impl LinkShared {
         loop {
             let core = &mut connection.core;
             let all = if on_notice.is_some() { core.take_all() } else { core.take_until_notice() };
-            if all.is_empty() {
-                break;
-            }
+            let is_last = all.is_empty() || on_notice.is_none();
             MutexGuard::unlocked(connection, || {
                 let mut after = Vec::new();
                 for one in all {
@@ -113,12 +115,16 @@ impl LinkShared {
                 }
                 after.iter().for_each(|call| survive(|| call()));
             });
+            if is_last {
+                break;
+            }
         }
         connection.is_telling = false;
     }
 
     fn read_for_caller(&self) -> bool {
-        let mut connection = self.connection.lock();
+        let Some(mut connection) = self.connection.try_lock_for(PATIENCE) else { return false };
+        connection.note_pause(Moment::now());
         match connection.read() {
             Ok(_) => {
                 self.publish_lease(&mut connection);
@@ -134,12 +140,23 @@ impl LinkShared {
         }
         goes_on
     }
+
+    /// After a panic of a thread that may have been telling, the session is over.
+    pub(super) fn end_after_panic(&self) {
+        let mut connection = self.connection.lock();
+        connection.is_telling = false;
+        connection.core.end_at_once(End::Lapsed);
+    }
 }
 
 impl Readable for LinkShared {
     fn wait_for_server(&self, until: Moment) -> bool {
-        let connection = self.connection.lock();
-        let server = connection.server.as_ref().filter(|_| connection.broken.is_none());
+        let patience = until.since(Moment::now()).min(PATIENCE);
+        let Some(connection) = self.connection.try_lock_for(patience) else { return false };
+        // What is told just now may be what the caller waits for.
+        let is_quiet =
+            connection.broken.is_none() && !connection.is_telling && !connection.core.has_news();
+        let server = connection.server.as_ref().filter(|_| is_quiet);
         let Some(server) = server.map(|server| Arc::clone(server.tcp())) else { return false };
         drop(connection);
         let left = until.since(Moment::now());
@@ -151,10 +168,9 @@ impl Readable for LinkShared {
     }
 
     fn read_and_tell(&self) -> bool {
-        // After a panic the session is over, as it is when the link's thread panics.
         let read = catch_unwind(AssertUnwindSafe(|| self.read_for_caller()));
         read.unwrap_or_else(|_| {
-            self.connection.lock().core.end_at_once(End::Lapsed);
+            self.end_after_panic();
             self.wake();
             false
         })
@@ -235,7 +251,7 @@ impl LockedConnection {
         }
     }
 
-    /// Ends the connection, also for a caller that waits for the server.
+    /// Ends the connection, also for a caller that waits for the server; says whether there was one.
     pub(super) fn hang_up(&mut self) -> bool {
         self.broken = None;
         let Some(server) = self.server.take() else { return false };

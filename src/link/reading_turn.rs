@@ -1,5 +1,5 @@
-//! Who reads what the server sends: the link's thread, or a caller that waits for an answer, which saves
-//! waking two threads.
+//! Who reads what the server sends: the link's thread, or a caller that waits for it alone, which saves waking
+//! two threads.
 //!
 //! Bytes are read, and what they say is told, under other locks: if two threads read for a moment, that is
 //! only in vain. If nobody reads while a caller waits, the caller waits until the link's thread looks again,
@@ -42,15 +42,6 @@ enum Reader {
     LinkThread,
     /// The caller with this turn.
     Caller(u64),
-}
-
-/// What the link's thread does while it has nothing else to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rest {
-    /// Whether it waits for the server.
-    pub(crate) reads: bool,
-    /// When it asks again at the latest.
-    pub(crate) until: Moment,
 }
 
 /// The connection, as a caller that reads uses it.
@@ -146,8 +137,9 @@ impl ReadingTurn {
         }
     }
 
-    /// What the link's thread does now. Until `rest_until` at least, it leaves the reading to callers.
-    pub(crate) fn rest(&self, now: Moment, rest_until: Moment) -> Rest {
+    /// When the link's thread is to ask again, as it leaves the reading to callers; `None` if it reads.
+    /// It does so until `rest_until` at least, if nobody waits.
+    pub(crate) fn rest(&self, now: Moment, rest_until: Moment) -> Option<Moment> {
         let mut state = self.state.lock();
         let (reader, until) = match state.reader {
             Reader::Caller(turn) => (Reader::Caller(turn), state.begun.plus(LONGEST_TURN)),
@@ -156,12 +148,9 @@ impl ReadingTurn {
             }
             _ => (Reader::LinkThread, Moment::ZERO),
         };
-        if now >= until {
-            state.reader = Reader::LinkThread;
-            return Rest { reads: true, until: Moment::NEVER };
-        }
-        state.reader = reader;
-        Rest { reads: false, until: until.min(now.plus(REST)) }
+        let rests = now < until;
+        state.reader = if rests { reader } else { Reader::LinkThread };
+        rests.then(|| until.min(now.plus(REST)))
     }
 }
 
@@ -212,12 +201,12 @@ mod tests {
         let (turn, connection) = (ReadingTurn::new(true), Endless::default());
         assert!(!read_once(&turn, &connection, NOW), "the link's thread reads until it rests");
         let until = NOW.plus(REST);
-        assert_eq!(turn.rest(NOW, until), Rest { reads: false, until });
+        assert_eq!(turn.rest(NOW, until), Some(until));
         assert!(read_once(&turn, &connection, until));
         assert!(read_once(&turn, &connection, until));
-        assert_eq!(turn.rest(until, until).until, until.plus(REST), "it rests once more");
+        assert_eq!(turn.rest(until, until), Some(until.plus(REST)), "it rests once more");
         let later = until.plus(REST);
-        assert_eq!(turn.rest(later, until), Rest { reads: true, until: Moment::NEVER });
+        assert_eq!(turn.rest(later, until), None);
         assert!(!read_once(&turn, &connection, later));
         assert_eq!(connection.wakes.load(SeqCst), 0, "nobody waited");
     }
@@ -228,11 +217,11 @@ mod tests {
         turn.rest(NOW, Moment::NEVER);
         let sleeper = turn.count_sleeper(&connection);
         assert_eq!(connection.wakes.load(SeqCst), 1);
-        assert!(turn.rest(NOW, Moment::NEVER).reads);
+        assert_eq!(turn.rest(NOW, Moment::NEVER), None);
         let another = turn.count_sleeper(&connection);
         assert_eq!(connection.wakes.load(SeqCst), 1, "it reads already");
         drop((sleeper, another));
-        assert!(!turn.rest(NOW, Moment::NEVER).reads);
+        assert!(turn.rest(NOW, Moment::NEVER).is_some());
     }
 
     #[test]
@@ -264,9 +253,9 @@ mod tests {
         let held_up = turn.take(NOW).unwrap();
         assert_eq!(turn.take(NOW), None, "two would read");
         let almost = NOW.plus(LONGEST_TURN - millis(1));
-        let rest = Rest { reads: false, until: NOW.plus(LONGEST_TURN) };
-        assert_eq!(turn.rest(almost, Moment::NEVER), rest);
-        assert!(turn.rest(NOW.plus(LONGEST_TURN), Moment::NEVER).reads);
+        let end = NOW.plus(LONGEST_TURN);
+        assert_eq!(turn.rest(almost, Moment::NEVER), Some(end));
+        assert_eq!(turn.rest(end, Moment::NEVER), None);
         turn.give_up(held_up);
         assert_eq!(turn.take(NOW), None, "it was no longer its turn");
     }
@@ -274,7 +263,7 @@ mod tests {
     #[test]
     fn nothing_of_this_happens_if_callers_do_not_read() {
         let (turn, connection) = (ReadingTurn::new(false), Endless::default());
-        assert!(turn.rest(NOW, Moment::NEVER).reads);
+        assert_eq!(turn.rest(NOW, Moment::NEVER), None);
         assert!(turn.count().is_none() && turn.count_sleeper(&connection).is_none());
         assert!(!read_once(&turn, &connection, NOW));
     }

@@ -566,6 +566,7 @@ impl ClientCore {
         }
         for session in sessions {
             let _subscription = session.status().subscribe(waiter.bell());
+            let _waits = session.await_server(false);
             while !session.status().now().over && !deadline.has_passed() {
                 waiter.wait(deadline);
             }

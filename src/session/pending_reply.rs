@@ -115,14 +115,19 @@ impl<'a> PendingReply<'a> {
 
     /// Reads what the server sends, if nobody else does.
     fn read(&self) {
+        // It would notice a cancel only after a while.
+        let may_read = !self.limit.is_some_and(TimeLimit::may_be_cancelled);
         let Some(connection) = self.connection else { return };
-        let Some(waits) = connection.await_server(true) else { return };
+        let Some(waits) = connection.await_server(may_read) else { return };
         let mut state = self.shared.state.lock();
         if state.missing == 0 {
             return;
         }
         state.waits = Some(waits);
         drop(state);
+        if !may_read {
+            return;
+        }
         let is_over = || self.limit.is_some_and(TimeLimit::is_over);
         let until = self.limit.map_or(Deadline::NEVER, TimeLimit::until);
         connection.read_until(until, &|| self.shared.state.lock().missing == 0 || is_over());
@@ -206,7 +211,7 @@ mod tests {
     fn an_answered_caller_no_longer_counts() {
         let turn = ReadingTurn::new(true);
         let connection = ReadByAnother(Arc::clone(&turn));
-        let must_read = || turn.rest(Moment::ZERO, Moment::NEVER).reads;
+        let must_read = || turn.rest(Moment::ZERO, Moment::NEVER).is_none();
         let pending = PendingReply::new(1, None).over(&connection);
         let on_reply = pending.on_reply(0);
         pending.read();

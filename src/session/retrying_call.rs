@@ -14,6 +14,7 @@ use super::session::{Session, rejected};
 use super::wait_limit::{Wait, worth_asking};
 use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
+use crate::link::reading_turn::AwaitsServer;
 use crate::rt::{self, Deadline};
 
 /// Why a call ends without what it was made for.
@@ -193,32 +194,6 @@ impl Call {
         Ok(())
     }
 
-    /// Reads what the server sends, if nobody else does, until the bell is rung, then, or for some
-    /// milliseconds. What else rings the bell, such as a `Cancel`, does not end that.
-    fn read(&self, until: Deadline) {
-        let Some((session, _)) = &self.session else { return };
-        let waits = Cell::new(session.await_server(true));
-        session.read_until(until, &|| {
-            let is_rung = self.waiter.is_rung();
-            if is_rung {
-                drop(waits.take());
-            }
-            is_rung
-        });
-    }
-
-    fn alarm(&self) -> Deadline {
-        self.alarm.map_or(Deadline::NEVER, Deadline::at)
-    }
-
-    /// Sleeps until the bell is rung; meanwhile what the server sends is read at once.
-    fn sleep(&self, until: Deadline) {
-        let session = self.session.as_ref().filter(|_| !self.waiter.is_rung());
-        let session = session.map(|(session, _)| session);
-        let _waits = session.and_then(|session| session.await_server(false));
-        self.waiter.wait(until);
-    }
-
     /// Waits as `wait` does; without a connection, only as long as an outage may last.
     pub(crate) fn wait_if(&mut self, is_connected: bool) -> Result<(), Stop> {
         self.check()?;
@@ -230,19 +205,49 @@ impl Call {
         self.wait_for_connection(self.until())
     }
 
-    /// The same, for an event that the server is to send.
+    /// The same, for an event that the server is to send. The call may read it itself, for some
+    /// milliseconds in which nothing else ends the wait; not if there is a `Cancel`.
     pub(crate) fn wait_for_event(&mut self, is_connected: bool) -> Result<(), Stop> {
-        if is_connected {
-            self.check()?;
-            self.cut_off = None;
+        self.check()?;
+        if is_connected && self.wait.cancel().is_none() {
             let until = self.until().earlier(self.alarm());
-            if self.wait.cancel().is_none() {
-                self.read(until);
+            self.read(until);
+            if self.waiter.is_rung() {
+                self.waiter.wait(until);
+                return Ok(());
             }
-            self.sleep(until);
-            return Ok(());
         }
-        self.wait_if(false)
+        let _waits = self.count_sleeper();
+        self.wait_if(is_connected)
+    }
+
+    /// Reads what the server sends, if nobody else does, until the bell is rung.
+    fn read(&self, until: Deadline) {
+        let Some((session, _)) = &self.session else { return };
+        let Some(waits) = session.await_server(true) else { return };
+        let waits = Cell::new(Some(waits));
+        session.read_until(until, &|| {
+            let is_rung = self.waiter.is_rung();
+            if is_rung {
+                drop(waits.take());
+            }
+            is_rung
+        });
+    }
+
+    fn sleep(&self, until: Deadline) {
+        let _waits = self.count_sleeper();
+        self.waiter.wait(until);
+    }
+
+    /// Until this is dropped, what the server sends is read at once.
+    fn count_sleeper(&self) -> Option<AwaitsServer> {
+        let (session, _) = self.session.as_ref().filter(|_| !self.waiter.is_rung())?;
+        session.await_server(false)
+    }
+
+    fn alarm(&self) -> Deadline {
+        self.alarm.map_or(Deadline::NEVER, Deadline::at)
     }
 
     /// Has a later `wait_if` return at this time, if not before.

@@ -32,6 +32,10 @@ impl TimeLimit {
         self.was_over()
     }
 
+    pub(super) fn may_be_cancelled(&self) -> bool {
+        self.wait.cancel().is_some()
+    }
+
     pub(super) fn until(&self) -> Deadline {
         self.wait.until()
     }

@@ -68,15 +68,15 @@ impl Line {
     /// What the link's thread does, as long as the clock stands still.
     fn run(&self) {
         loop {
-            let rest = self.turn.rest(Moment::ZERO, Moment::NEVER);
-            self.poll(rest.reads, true);
+            let reads = self.turn.rest(Moment::ZERO, Moment::NEVER).is_none();
+            self.poll(reads, true);
             let mut state = self.state.lock();
             state.is_woken = false;
             if state.is_over {
                 return;
             }
             drop(state);
-            if rest.reads {
+            if reads {
                 self.read_and_tell();
             }
         }
