@@ -229,7 +229,7 @@ impl Runner {
         shared.tell_all(connection, Some(&mut |notice| self.tell(notice)));
         // A logger may take long, so all are told before.
         if let Some(why) = self.ended.take() {
-            MutexGuard::unlocked(connection, || self.session_ended(why));
+            MutexGuard::unlocked(connection, || survive(|| self.session_ended(why)));
         }
     }
 
@@ -473,7 +473,7 @@ impl Runner {
     }
 
     fn lose_server(&mut self, connection: &mut LockedConnection, why: &str) {
-        let (true, Some(granted)) = (connection.hang_up(), connection.core.granted()) else {
+        let (true, Some(granted)) = (self.hang_up(connection), connection.core.granted()) else {
             return;
         };
         let (now, address) = (Moment::now(), granted.server);
