@@ -515,8 +515,9 @@ mod tests {
     #[test]
     fn what_may_end_by_itself_is_only_suspected() {
         assert_eq!(two(" wait=limited").found(), suspected("/b /a"));
-        let (first, second) = (two("").taken(Duration::ZERO), two("").taken(BETWEEN_LOOKS));
-        let too_soon = two("").taken(BETWEEN_LOOKS - Duration::from_millis(1));
+        let look = two("");
+        let (first, second) = (look.taken(Duration::ZERO), look.taken(BETWEEN_LOOKS));
+        let too_soon = look.taken(BETWEEN_LOOKS - Duration::from_millis(1));
         fn is_certain(later: &Waits, earlier: Option<&Waits>) -> bool {
             later.deadlocks(earlier)[0].is_certain
         }
@@ -525,7 +526,7 @@ mod tests {
         // In the first look one of them waited under another node: only that is not certain. Or it held, or was not
         // there: nothing has lasted.
         let before = |change: fn(&mut Look)| {
-            let mut look = two("");
+            let mut look = Look { begun: look.begun, ..two("") };
             change(&mut look);
             second.deadlocks(Some(&look.taken(Duration::ZERO)))
         };
