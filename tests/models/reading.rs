@@ -174,19 +174,20 @@ fn callers_and_sleepers(callers: usize, asks: usize, sleepers: usize) -> impl Fn
     let (on_thread, at_server) = (Arc::clone(&line), Arc::clone(&line));
     let thread = spawn(move || on_thread.run());
     let server = spawn(move || at_server.serve(callers * asks, events));
-    let sleepers = waiters.into_iter().map(|waiter| {
+    let sleepers = waiters.into_iter().enumerate().map(|(number, waiter)| {
         let line = Arc::clone(&line);
         spawn(move || {
-            // As a call does that waits for an event.
-            let waits = Cell::new(line.await_server(true));
-            line.read_until(Deadline::NEVER, &|| {
-                let is_rung = waiter.is_rung();
-                if is_rung {
-                    drop(waits.take());
-                }
-                is_rung
-            });
-            drop(waits);
+            if number > 0 {
+                // As a call does that waits for an event.
+                let waits = Cell::new(line.await_server(true));
+                line.read_until(Deadline::NEVER, &|| {
+                    let is_rung = waiter.is_rung();
+                    if is_rung {
+                        drop(waits.take());
+                    }
+                    is_rung
+                });
+            }
             let _waits = (!waiter.is_rung()).then(|| line.await_server(false));
             waiter.wait(Deadline::NEVER);
         })

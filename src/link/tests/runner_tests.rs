@@ -12,6 +12,7 @@ use super::config::LinkConfig;
 use super::credentials_and_tls::{Access, Auth};
 use super::handle::Link;
 use super::link_commands::{DeferredRequest, MOMENT, OnEvent, OnNotice, Outgoing};
+use super::reading_turn::Readable;
 use super::resolver::Resolver;
 use super::wire_format::{ConnectRequest, ConnectResponse, Frame};
 use crate::connect_string::Host;
@@ -393,18 +394,15 @@ fn what_the_server_sends_is_told_in_its_order_whoever_reads() {
             scope.spawn(move || {
                 for _ in 0..COUNT / 3 {
                     let (tell, is_answered) = (told.clone(), Arc::new(AtomicBool::new(false)));
-                    let (waits, answered) = (link.await_server(true), Arc::clone(&is_answered));
+                    let answered = Arc::clone(&is_answered);
                     let mut verb = asked().0;
                     verb.on_answer = Box::new(move |answer: RawReply| {
                         let _ = tell.send(answer.zxid);
-                        drop(waits);
                         answered.store(true, Ordering::SeqCst);
                     });
                     link.send(vec![verb]);
-                    let is_answered = || is_answered.load(Ordering::SeqCst);
-                    while !is_answered() {
-                        link.read_until(Deadline::NEVER, is_answered);
-                        thread::yield_now();
+                    while !is_answered.load(Ordering::SeqCst) {
+                        link.shared.read_and_tell();
                     }
                 }
             });
