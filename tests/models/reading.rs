@@ -211,3 +211,8 @@ fn a_caller_that_reads_leaves_nobody_behind() {
 fn whoever_sleeps_hears_of_its_event() {
     explore(|| callers_and_sleepers(1, 2, 2));
 }
+
+#[test]
+fn those_who_only_sleep_are_read_for() {
+    explore(|| callers_and_sleepers(0, 0, 1));
+}

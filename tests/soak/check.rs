@@ -328,7 +328,7 @@ impl Verdict {
                 "ok" | "SessionLost" => true,
                 _ if is(LossReason::SessionExpired) || is(LossReason::LeaseExpired) => true,
                 // Its session may have ended after it was asked for, and before it was looked for.
-                "Lost" => hold.was_taken(run),
+                "NodeDeleted" => hold.was_taken(run),
                 _ => is(LossReason::NodeDeleted) && hold.was_taken(run),
             };
             if !fine {

@@ -244,7 +244,7 @@ fn a_guard_that_never_learns_that_its_node_was_deleted() {
     let deletion = "6200 - deleting /a/five\n6201 - deleted /a/five 6200\n15000 - ending";
     rejected(
         &doctored(&[
-            (W2, "6135 1.1.0 released ok", "9502 1.1.0 released Lost"),
+            (W2, "6135 1.1.0 released ok", "9502 1.1.0 released NodeDeleted"),
             (W2, "6130 1.1.0 release", "9500 1.1.0 held 9499\n9501 1.1.0 release"),
             (NEMESIS, "15000 - ending", deletion),
         ]),
@@ -344,8 +344,8 @@ fn an_error_without_need() {
 
 #[test]
 fn a_node_that_was_lost_though_nobody_deleted_it() {
-    let files = doctored(&[(W0, "370 0.0.0 released ok", "370 0.0.0 released Lost")]);
-    rejected(&files, "was told Lost");
+    let files = doctored(&[(W0, "370 0.0.0 released ok", "370 0.0.0 released NodeDeleted")]);
+    rejected(&files, "was told NodeDeleted");
 }
 
 #[test]

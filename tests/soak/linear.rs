@@ -24,9 +24,9 @@ use super::recipes::{COUNTER, LEASED, PRIORITY, QUEUE, VALUE};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How many terms of an election are checked together.
 const TERMS: usize = 200;
-/// A `set` that lasted for so long may have been sent several times, at most so often: a connection that
-/// is reset with a reply under way is replaced within milliseconds.
-const RESENT: (Nanos, usize) = (SECOND / 500, 3);
+/// A `set` that lasted for so long may have been sent several times: a connection that is reset with a
+/// reply under way is replaced within milliseconds.
+const RESENT_AFTER: Nanos = SECOND / 500;
 
 /// How many objects were judged, and how many of them are undecided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -213,15 +213,20 @@ fn values(run: &Run) -> BTreeMap<String, Vec<Call<OnValue>>> {
         }
         let calls = values.entry(name.clone()).or_default();
         if let OnValue::Set(data, _) = &call.effect
-            && call.span.1 - call.span.0 > RESENT.0
+            && call.span.1 - call.span.0 > RESENT_AFTER
         {
             let again =
                 Call { effect: OnValue::Set(data.clone(), None), span: call.span, unsure: true };
-            calls.extend(std::iter::repeat_n(again, RESENT.1));
+            calls.extend(std::iter::repeat_n(again, resent(call.span)));
         }
         calls.push(call);
     }
     values
+}
+
+/// How often it may have been sent in vain: under such resets, about once in a tenth of a second.
+fn resent((begun, done): Span) -> usize {
+    usize::try_from((done - begun) / (SECOND / 10)).map_or(12, |count| count.clamp(3, 12))
 }
 
 // ----- counters

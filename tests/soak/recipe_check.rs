@@ -85,7 +85,7 @@ fn failures(run: &Run) -> Wrong {
             // The last vote may come just before the end: then the decision is under way.
             "ConnectionLoss" if deed.recipe == "commit" && deed.deed.starts_with("decide") => true,
             "Connect" | "ConnectionLoss" | "SessionLost" | "Taken" => !healthy,
-            "Lost" => some_session_was_closed(run, (deed.begun, done)),
+            "NodeDeleted" => some_session_was_closed(run, (deed.begun, done)),
             _ => false,
         };
         if !fine {

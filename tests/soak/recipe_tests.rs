@@ -172,8 +172,8 @@ fn a_deed_that_fails_or_is_late_or_has_no_end() {
     rejected(&two(&[long_after], &[]), "group look of 0.0.4 failed");
     accepted(&broken(look(7050, "failed ConnectionLoss x"), 6900, 7100));
     rejected(&broken(look(7050, "failed Server x"), 6900, 7100), "failed: Server");
-    rejected(&look(7050, "failed Lost x"), "failed: Lost");
-    accepted(&closed(look(7050, "failed Lost x"), 6990));
+    rejected(&look(7050, "failed NodeDeleted x"), "failed: NodeDeleted");
+    accepted(&closed(look(7050, "failed NodeDeleted x"), 6990));
     let pending = with("7000 0.0.4 do counter get 1000", "", "");
     rejected(&pending, "0.0.4 is stuck in counter get");
 }
@@ -274,7 +274,7 @@ fn items_that_are_leased() {
     rejected(&at_once, "0.0.1 was leased by 0.0.4 and 1.1.4");
     accepted(&closed(at_once, 6999));
     rejected(&two(&first, &[]), "leased has lost 0.0.1");
-    let lost = two(&first, &[lease(7045, 7060), ack(7070, 7080, "failed Lost x")]);
+    let lost = two(&first, &[lease(7045, 7060), ack(7070, 7080, "failed NodeDeleted x")]);
     rejected(&closed(lost, 7065), "leased has lost 0.0.1");
     let unsure = two(&first, &[lease(7045, 7060), ack(7070, 7080, "failed SessionLost x")]);
     accepted(&broken(unsure, 7065, 7100));
