@@ -449,10 +449,7 @@ impl Watchdog {
             let arrivals = session.watches().subscribe(lock_node, look);
             // The others wait for what this event leads to.
             let waits = session.await_server(false);
-            state.arrivals = Some(arrivals.ending(move |end| {
-                end();
-                drop(waits);
-            }));
+            state.arrivals = Some(Subscription::until(move || drop((arrivals, waits))));
         }
         drop(state);
         let watchdog = Arc::downgrade(self);

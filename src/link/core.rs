@@ -136,7 +136,7 @@ impl LinkCore {
     }
 
     /// The greatest zxid of which servers have told, also after the end.
-    pub(crate) fn seen_zxid(&self) -> i64 {
+    pub(crate) fn greatest_zxid(&self) -> i64 {
         self.last_zxid
     }
 

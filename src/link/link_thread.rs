@@ -158,7 +158,6 @@ impl Runner {
             if may_read && connection.broken.is_none() {
                 self.read_server(&mut connection);
             }
-            self.note_zxid(&connection);
             self.check_broken(&mut connection);
             if let Err(broken) = connection.core.tick(now) {
                 self.lose_server(&mut connection, &broken);
@@ -217,6 +216,7 @@ impl Runner {
     /// Publishes the core's news in an order that misleads no caller: the lease, and only then the
     /// notices, answers and events, in the order in which they came about.
     fn publish(&mut self, connection: &mut MutexGuard<'_, LockedConnection>) {
+        self.note_zxid(connection);
         self.shared.publish_lease(connection);
         if connection.core.has_news() {
             self.nap_until = Moment::now().plus(NAP);
@@ -492,17 +492,15 @@ impl Runner {
 
     /// Reads once, and says whether there may be more to read.
     fn read_server(&mut self, connection: &mut LockedConnection) -> bool {
-        let read = connection.read();
-        self.note_zxid(connection);
-        read.unwrap_or_else(|why| {
+        connection.read().unwrap_or_else(|why| {
             self.lose_server(connection, &why);
             false
         })
     }
 
-    /// Notes what the session has seen, also what a caller has read.
+    /// Notes for later sessions what this one has seen, also what a caller has read.
     fn note_zxid(&mut self, connection: &LockedConnection) {
-        let zxid = connection.core.seen_zxid();
+        let zxid = connection.core.greatest_zxid();
         if zxid > self.noted_zxid {
             self.config.resolver.note_zxid(zxid, self.noted_zxid == 0);
             self.noted_zxid = zxid;

@@ -101,7 +101,9 @@ impl LinkShared {
         loop {
             let core = &mut connection.core;
             let all = if on_notice.is_some() { core.take_all() } else { core.take_until_notice() };
-            let is_last = all.is_empty() || on_notice.is_none();
+            if all.is_empty() {
+                break;
+            }
             MutexGuard::unlocked(connection, || {
                 let mut after = Vec::new();
                 for one in all {
@@ -115,7 +117,7 @@ impl LinkShared {
                 }
                 after.iter().for_each(|call| survive(|| call()));
             });
-            if is_last {
+            if on_notice.is_none() {
                 break;
             }
         }

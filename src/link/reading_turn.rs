@@ -192,10 +192,6 @@ mod tests {
         is_done()
     }
 
-    fn millis(count: u64) -> Duration {
-        Duration::from_millis(count)
-    }
-
     #[test]
     fn callers_read_while_the_links_thread_rests() {
         let (turn, connection) = (ReadingTurn::new(true), Endless::default());
@@ -252,7 +248,7 @@ mod tests {
         turn.rest(NOW, Moment::NEVER);
         let held_up = turn.take(NOW).unwrap();
         assert_eq!(turn.take(NOW), None, "two would read");
-        let almost = NOW.plus(LONGEST_TURN - millis(1));
+        let almost = NOW.plus(LONGEST_TURN - Duration::from_millis(1));
         let end = NOW.plus(LONGEST_TURN);
         assert_eq!(turn.rest(almost, Moment::NEVER), Some(end));
         assert_eq!(turn.rest(end, Moment::NEVER), None);

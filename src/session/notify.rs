@@ -13,7 +13,7 @@ use crate::rt::{self, Bell, Deadline, Mutex, Rung};
 #[derive(Debug)]
 pub(crate) struct Waiter {
     bell: Bell,
-    pub(super) rung: Rung,
+    rung: Rung,
 }
 
 impl Waiter {
@@ -80,7 +80,7 @@ impl fmt::Debug for Signals {
 pub struct Subscription(Option<End>);
 
 /// What ends a subscription.
-pub(crate) type End = Box<dyn FnOnce() + Send + Sync>;
+pub(super) type End = Box<dyn FnOnce() + Send + Sync>;
 
 impl Subscription {
     /// A subscription that this function ends.
@@ -89,7 +89,7 @@ impl Subscription {
     }
 
     /// The same, whose end this function gets.
-    pub(crate) fn ending(mut self, how: impl FnOnce(End) + Send + Sync + 'static) -> Subscription {
+    pub(super) fn ending(mut self, how: impl FnOnce(End) + Send + Sync + 'static) -> Subscription {
         let end = self.0.take();
         Subscription(end.map(|end| -> End { Box::new(move || how(end)) }))
     }

@@ -241,7 +241,7 @@ mod tests {
         watches.tell(NodeEvent::Deleted, "/a");
         one.wait(Deadline::NEVER);
         two.wait(Deadline::NEVER);
-        assert!(!other.rung.is_rung());
+        assert!(!other.is_rung());
         assert_eq!(watches.len(), 3);
         drop(subscriptions);
         assert_eq!(watches.len(), 0);
