@@ -8,10 +8,10 @@
 //! thread here queues anew, behind the other contenders.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
+use std::{fmt, mem};
 
 use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
 use super::handover_among_threads_policy::{HandOver, Policy};
@@ -108,7 +108,7 @@ impl Sharer {
                 return Err(cancelled(&self.key.node));
             }
             let mut state = self.node.state.lock();
-            let lost = match std::mem::replace(&mut state.phase, NodePhase::Sought) {
+            let lost = match mem::replace(&mut state.phase, NodePhase::Sought) {
                 NodePhase::Free => None,
                 NodePhase::Kept { number, held_node, turn, .. } if held_node.may_be_granted() => {
                     state.phase = NodePhase::Held(number, Arc::downgrade(&held_node));
@@ -400,6 +400,10 @@ impl Sharing for Sharer {
 impl Drop for Sharer {
     fn drop(&mut self) {
         if let Some(core) = self.core.upgrade() {
+            if core.is_elsewhere() {
+                // In a forked process, a thread that does not exist may have locked these.
+                return mem::forget(Arc::clone(&self.node));
+            }
             let sharers = Sharer::all(&core);
             let mut sharers = sharers.lock();
             // Another may have taken its place already.

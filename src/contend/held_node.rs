@@ -50,6 +50,11 @@ impl HeldNode {
             // In a forked process the thread that has locked the state may not exist.
             return Some(LossReason::ClientClosed);
         }
+        self.loss_seen()
+    }
+
+    /// The same, for a caller that knows that the process is not a forked one.
+    pub(super) fn loss_seen(&self) -> Option<LossReason> {
         let lost = self.watchdog.state.lock().lost;
         lost.or_else(|| self.watchdog.look_at_lease(&self.session))
     }
@@ -113,7 +118,7 @@ impl HeldNode {
 
     /// Stops watching the node and reporting on it; a loss that came before is still reported.
     pub(crate) fn leave(&self) -> ReleasedParts {
-        self.loss();
+        self.loss_seen();
         let mut state = self.watchdog.state.lock();
         state.released = true;
         let callbacks = mem::take(&mut state.callbacks);

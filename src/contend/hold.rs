@@ -589,7 +589,7 @@ impl Hold {
             watchdog.given_away.note(&watchdog.node);
         }
         // Before the next holder can report that it has acquired it.
-        self.held_node.loss();
+        self.held_node.loss_seen();
         let since = self.held_node.watchdog.state.lock().reported_since.take();
         if let Some(since) = since {
             self.report_released(since);
@@ -617,11 +617,13 @@ impl Hold {
 
     /// Releases the lock as dropping does, but waits no longer than `until`.
     pub(crate) fn let_go(mut self, until: Deadline) {
-        self.release_by(until);
+        if !self.held_node.core.is_elsewhere() {
+            self.release_by(until);
+        }
     }
 
     fn release_by(&mut self, until: Deadline) {
-        if self.over || self.held_node.core.is_elsewhere() {
+        if self.over {
             return;
         }
         let Some(left) = self.part() else { return };
