@@ -50,14 +50,14 @@ const WITHDRAW: Purpose = Purpose::to_change("delete the contender", "DELETE on 
 
 /// What to contend for, and what the contender's node looks like.
 #[derive(Debug)]
-pub(crate) struct Contention {
-    pub(crate) client: Client,
+pub(crate) struct Contention<'a> {
+    pub(crate) client: &'a Client,
     /// The lock node, as the client names it.
-    pub(crate) node: String,
+    pub(crate) node: &'a str,
     /// What is contended for, for messages: such as "lock" or "permit".
     pub(crate) noun: &'static str,
     pub(crate) data: Vec<u8>,
-    pub(crate) acl: Vec<Acl>,
+    pub(crate) acl: &'a [Acl],
     pub(crate) form: Form,
     /// Whether its node tells facts for programs.
     pub(crate) tells_facts: bool,
@@ -87,7 +87,7 @@ impl<'a> Limits<'a> {
 }
 
 struct Attempt<'a> {
-    contention: &'a Contention,
+    contention: &'a Contention<'a>,
     call: &'a mut Call,
     /// The lock node, as the server knows it.
     node: String,
@@ -150,20 +150,20 @@ pub(crate) fn insist_within<T>(
 /// Contends until admitted; `None` if others are ahead when the time is over, or are ahead at all and
 /// the caller does not wait for them. If the time is over before any list has shown that, it is an
 /// error: an outage must not be taken for another holder.
-pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Option<Hold>> {
+pub(crate) fn acquire(contention: &Contention<'_>, limits: Limits<'_>) -> Result<Option<Hold>> {
     acquire_after(contention, limits, &OthersSeen::default(), rt::now())
 }
 
 /// As `acquire`, for a call that began then and has seen these others already, at an earlier lock.
 pub(crate) fn acquire_after(
-    contention: &Contention,
+    contention: &Contention<'_>,
     limits: Limits<'_>,
     others: &OthersSeen,
     begin: Instant,
 ) -> Result<Option<Hold>> {
     let mut call = Call::new(contention.client.core(), limits.wait).with_retry();
     let got = pursue(contention, &mut call, limits.patient, others, None, Some)?;
-    others.or_unanswered(got, begin, contention.client.core(), &contention.node)
+    others.or_unanswered(got, begin, contention.client.core(), contention.node)
 }
 
 /// Reports how a call has ended that wanted this lock and began then, for a program that wants to know.
@@ -197,7 +197,7 @@ pub(crate) fn report_end(
 /// gives up, of which `others` says whether others were ahead. When this call gives up its place in
 /// turn, it goes to `pass`, which gives it back if nobody takes it.
 pub(crate) fn pursue(
-    contention: &Contention,
+    contention: &Contention<'_>,
     call: &mut Call,
     patient: bool,
     others: &OthersSeen,
@@ -209,7 +209,7 @@ pub(crate) fn pursue(
     others.found_by(call.bell());
     let mut attempt = Attempt {
         contention,
-        node: core.whole(&contention.node),
+        node: core.whole(contention.node),
         watched: WatchedNodes::new(call.bell()),
         call,
         looked_round: false,
@@ -266,7 +266,7 @@ impl Attempt<'_> {
         let error = match driven {
             Ok(Some(hold)) => return Ok(Some(hold)),
             Err(Stop::Failed(error)) => Some(error),
-            Err(Stop::Cancelled) => Some(cancelled(&self.contention.node)),
+            Err(Stop::Cancelled) => Some(cancelled(self.contention.node)),
             // `drive` goes on with another session when one has ended.
             Ok(None) | Err(Stop::TimeOver | Stop::SessionEnded(_)) => None,
         };
@@ -276,14 +276,14 @@ impl Attempt<'_> {
             None => withdrawn.map(|()| None),
             // The first error is the one to report.
             Some(error) if error.path().is_some() => Err(error),
-            Some(error) => Err(error.on(&self.contention.node)),
+            Some(error) => Err(error.on(self.contention.node)),
         }
     }
 
     /// The result of a call that has left its place to another.
     fn left(&self, driven: Result<Option<Hold>, Stop>) -> Result<Option<Hold>> {
         match driven {
-            Err(Stop::Cancelled) => Err(cancelled(&self.contention.node)),
+            Err(Stop::Cancelled) => Err(cancelled(self.contention.node)),
             _ => Ok(None),
         }
     }
@@ -327,7 +327,7 @@ impl Attempt<'_> {
                     }
                     let Contention { client, node, noun, .. } = self.contention;
                     let watch = self.watched.take(&name);
-                    let place = (&**node, &*name);
+                    let place = (*node, &*name);
                     let data = self.data();
                     let mut hold = Hold::new(client, session, place, czxid, watch, noun, data);
                     hold.contested = contested;
@@ -358,7 +358,7 @@ impl Attempt<'_> {
         Ok(match action {
             Action::Create { prefix } => self.create(session, prefix)?,
             Action::MakeParents => {
-                let acl = &self.contention.acl;
+                let acl = self.contention.acl;
                 let kind = match self.contention.form.naming {
                     NodeNaming::Curator => NodeKind::Container,
                     NodeNaming::Kazoo => NodeKind::Persistent,
@@ -399,7 +399,7 @@ impl Attempt<'_> {
 
     fn create(&mut self, session: &Arc<Session>, prefix: String) -> Result<Input, Stop> {
         let path = path::join(&self.node, &prefix);
-        let acl = &self.contention.acl;
+        let acl = self.contention.acl;
         let (reaper, of_session) = (Arc::clone(self.call.core().reaper()), Arc::downgrade(session));
         let node = self.node.clone();
         let late = move |answer: Answer<Created>| match (of_session.upgrade(), answer) {
@@ -477,7 +477,7 @@ impl Attempt<'_> {
         answer.map_err(|fault| match fault {
             Fault::ConnectionLoss => Trouble::Unanswered,
             Fault::NoNode => Trouble::NoNode,
-            fault => Trouble::Refused(purpose.refused(&fault, &self.contention.node)),
+            fault => Trouble::Refused(purpose.refused(&fault, self.contention.node)),
         })
     }
 
@@ -608,7 +608,7 @@ impl Attempt<'_> {
             let is_retold = self.contention.tells_facts && self.others.kept_waiting.is_some();
             self.long_wait = LongWait::begin(self.call, node, form.kind, is_retold);
             self.call.core().report(|| {
-                let lock = self.contention.node.clone();
+                let lock = self.contention.node.to_owned();
                 let (ahead, first) = acquisition.ahead();
                 let holder = first.map(|first| path::join(&lock, &first));
                 let thread = rt::program_thread();
@@ -634,7 +634,7 @@ impl Attempt<'_> {
                 ToDo::Look => return Ok(Input::Woken),
                 ToDo::Succeed => return Ok(Input::Succeeded),
             }
-            if self.call.alarm_rings() && self.long_wait.go_on(self.call, &self.contention.node) {
+            if self.call.alarm_rings() && self.long_wait.go_on(self.call, self.contention.node) {
                 self.tell_wait(acquisition);
             }
             self.call.wait_for_event(phase.attached)?;
@@ -663,7 +663,7 @@ impl Attempt<'_> {
         let until = Deadline::after(DROP_LIMIT).earlier(late);
         match reaper.put_away(&session, path, until, reset.then_some(&self.node)) {
             Ok(()) | Err(Fault::ConnectionLoss) => Ok(()),
-            Err(fault) => Err(WITHDRAW.refused(&fault, &self.contention.node)),
+            Err(fault) => Err(WITHDRAW.refused(&fault, self.contention.node)),
         }
     }
 }

@@ -79,11 +79,11 @@ impl Sharer {
 
     /// Contends, for this thread or for all, or waits for the thread that does; `None` if others
     /// have the lock when the time is over: see [`acquire`].
-    pub(crate) fn acquire(
+    pub(crate) fn acquire<'c>(
         self: &Arc<Self>,
         client: &Client,
         limits: Limits<'_>,
-        contention: impl Fn() -> Contention,
+        contention: impl Fn() -> Contention<'c>,
     ) -> Result<Option<Hold>> {
         let begin = rt::now();
         let mut call = Call::new(client.core(), limits.wait).with_retry();
@@ -95,13 +95,13 @@ impl Sharer {
         self.node.others.or_unanswered(got, begin, client.core(), &self.key.node)
     }
 
-    fn find(
+    fn find<'c>(
         self: &Arc<Self>,
         client: &Client,
         call: &mut Call,
         patient: bool,
         begin: Instant,
-        contention: &impl Fn() -> Contention,
+        contention: &impl Fn() -> Contention<'c>,
     ) -> Result<Option<Hold>> {
         loop {
             if call.is_cancelled() {
@@ -135,14 +135,14 @@ impl Sharer {
     }
 
     /// Waits behind the thread that has the node or contends for it, or contends apart from it.
-    fn follow(
+    fn follow<'c>(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, SharedNodeState>,
         client: &Client,
         call: &mut Call,
         patient: bool,
         begin: Instant,
-        contention: &impl Fn() -> Contention,
+        contention: &impl Fn() -> Contention<'c>,
     ) -> Result<ControlFlow<Option<Hold>>> {
         if self.node.policy.hand_over == HandOver::Off {
             drop(state);
@@ -188,7 +188,7 @@ impl Sharer {
     /// Contends with a node of its own, which is not shared.
     fn acquire_apart(
         &self,
-        contention: &Contention,
+        contention: &Contention<'_>,
         call: &Call,
         patient: bool,
         begin: Instant,
@@ -209,12 +209,12 @@ impl Sharer {
         is_held
     }
 
-    fn wait(
+    fn wait<'c>(
         self: &Arc<Self>,
         queued: &Arc<WaitingThread>,
         client: &Client,
         (call, long_wait): (&mut Call, LongWait),
-        contention: &impl Fn() -> Contention,
+        contention: &impl Fn() -> Contention<'c>,
     ) -> Result<Option<Hold>> {
         let baton = || Baton(Some(Arc::clone(&self.node)));
         match self.wait_for_offer(queued, client, call, long_wait) {
@@ -298,7 +298,7 @@ impl Sharer {
     fn lead(
         self: &Arc<Self>,
         baton: Baton,
-        contention: &Contention,
+        contention: &Contention<'_>,
         call: &mut Call,
         patient: bool,
         paused: Option<Box<PausedAcquisition>>,

@@ -143,9 +143,9 @@ impl LockNode {
         report_end(self.client(), (self.path(), self.noun), limits, started, got)
     }
 
-    pub(crate) fn contention(&self, node: &str, form: Form) -> Contention {
-        let NodeConfig { client, acl, .. } = self.node.clone();
-        let (node, data, noun) = (node.to_owned(), self.data(), self.noun);
+    pub(crate) fn contention<'a>(&'a self, node: &'a str, form: Form) -> Contention<'a> {
+        let NodeConfig { client, acl, .. } = &self.node;
+        let (data, noun) = (self.data(), self.noun);
         let tells_facts = self.tells_facts && facts(&data).is_some();
         Contention { client, node, noun, data, acl, form, tells_facts, must_exist: false }
     }

@@ -184,7 +184,7 @@ impl DoubleBarrier {
                 Ok(None) => {
                     return match self.withdraw(hold, self.parting(wait))? {
                         Withdrawn::Entered(entered) => Ok(Some(entered)),
-                        Withdrawn::Gone => over(wait, &contention.node),
+                        Withdrawn::Gone => over(wait, contention.node),
                         Withdrawn::Unknown => self.unknown(wait),
                     };
                 }
@@ -194,7 +194,7 @@ impl DoubleBarrier {
                         Ok(Withdrawn::Entered(entered)) => Ok(Some(entered)),
                         Ok(Withdrawn::Gone) if in_doubt => {
                             let waited = rt::now().saturating_duration_since(begun);
-                            Err(unanswered(self.target.client.core(), waited, &contention.node))
+                            Err(unanswered(self.target.client.core(), waited, contention.node))
                         }
                         Ok(Withdrawn::Unknown) if error.is_outage() => self.unknown(wait),
                         _ => Err(error),
@@ -217,8 +217,8 @@ impl DoubleBarrier {
         Call::strict(self.target.client.core(), &until.into())
     }
 
-    fn contention(&self) -> Result<Contention> {
-        let (node, participants) = (self.target.node()?.to_owned(), self.participants);
+    fn contention(&self) -> Result<Contention<'_>> {
+        let (node, participants) = (self.target.node()?, self.participants);
         if participants == 0 || participants > MOST {
             let message = format!("{participants} participants: only 1 to {MOST} are possible");
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
@@ -228,11 +228,11 @@ impl DoubleBarrier {
         let mut data = default_data();
         data.extend(format!(" entry={guid}").bytes());
         Ok(Contention {
-            client: self.target.client.clone(),
+            client: &self.target.client,
             node,
             noun: "place in the double barrier",
             data,
-            acl: self.target.acl.clone(),
+            acl: &self.target.acl,
             form: Form::of_permits(NodeNaming::Curator, 1, participants),
             tells_facts: false,
             must_exist: false,
@@ -240,7 +240,7 @@ impl DoubleBarrier {
     }
 
     /// Takes a place, as soon as one is free.
-    fn take_place(&self, contention: &Contention, call: &Call) -> Result<Option<Hold>> {
+    fn take_place(&self, contention: &Contention<'_>, call: &Call) -> Result<Option<Hold>> {
         let wait = call.limit();
         let count = self.count();
         loop {
@@ -274,7 +274,7 @@ impl DoubleBarrier {
                 Capacity::Room | Capacity::Locks if wait.until().has_passed() => return Ok(None),
                 Capacity::Room | Capacity::Locks => continue,
             };
-            return Err(error.on(&contention.node));
+            return Err(error.on(contention.node));
         }
     }
 

@@ -617,11 +617,11 @@ impl Items {
     ) -> Attempted<LeasedItem> {
         let node = self.item_node(claim)?;
         let contention = Contention {
-            client: self.target.client.clone(),
-            node: node.clone(),
+            client: &self.target.client,
+            node: &node,
             noun: "item's lease",
             data: default_data(),
-            acl: self.target.acl.clone(),
+            acl: &self.target.acl,
             form: Form::new(NodeNaming::Curator, ContenderKind::Mutex),
             tells_facts: false,
             must_exist: true,

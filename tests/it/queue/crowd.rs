@@ -43,7 +43,7 @@ fn get(queue: &DistributedQueue, way: Way, stop: &Cancel) -> bool {
 /// are many.
 fn requests_for_an_item(way: Way) -> u64 {
     const LESSONS: usize = 4;
-    const ITEMS: usize = 11;
+    const ITEMS: usize = 5;
     let site = Site::own("queue-idle");
     let proxy = Proxy::start(site.server().addr());
     let connect =
