@@ -50,6 +50,9 @@ pub enum ErrorKind {
     SessionLost,
     /// What was held was lost although the session lives: its node was deleted, but not by its holder.
     NodeDeleted,
+    /// What was held was given up although the session lives: it was held for longer than
+    /// [`hold_at_most`](crate::DistributedLock::hold_at_most) allows.
+    HeldTooLong,
     /// The servers rejected the client's credentials, or demand some; or one side does not trust
     /// the other's TLS certificate.
     AuthFailed,
@@ -154,7 +157,8 @@ impl Error {
             return false;
         }
         match self.0.kind {
-            Connect | SessionLost | NodeDeleted | SequenceExhausted | Taken | Full | System => true,
+            Connect | SessionLost | NodeDeleted | HeldTooLong | SequenceExhausted | Taken | Full
+            | System => true,
             ConnectionLoss | InvalidName | InvalidArgument | TooLarge | AuthFailed
             | NotAuthorized | Cancelled | Closed | Server | Conflict | NotFound | AlreadyExists
             | NotEmpty | VersionMismatch | Unsupported => false,

@@ -64,6 +64,7 @@
 //! | [`ConnectionLoss`](ErrorKind::ConnectionLoss) | outage, [**may have taken effect**](Error::may_have_taken_effect) | look what happened before you repeat it |
 //! | [`SessionLost`](ErrorKind::SessionLost) | outage, retryable | stop the work, acquire again |
 //! | [`NodeDeleted`](ErrorKind::NodeDeleted) | retryable | stop the work, acquire again |
+//! | [`HeldTooLong`](ErrorKind::HeldTooLong) | retryable | stop the work, acquire again; allow more time if the work needs it |
 //! | [`Taken`](ErrorKind::Taken) | retryable | retry later, or choose another name |
 //! | [`Full`](ErrorKind::Full) | retryable | retry in the next round of the double barrier |
 //! | [`SequenceExhausted`](ErrorKind::SequenceExhausted) | retryable | retry when the lock path is empty |

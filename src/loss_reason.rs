@@ -20,6 +20,8 @@ pub enum LossReason {
     ClientClosed,
     /// The server rejected the client's credentials on reconnecting.
     AuthFailed,
+    /// It was held for as long as its [`hold_at_most`](crate::DistributedLock::hold_at_most) allows.
+    HeldTooLong,
 }
 
 impl fmt::Display for LossReason {
@@ -30,6 +32,7 @@ impl fmt::Display for LossReason {
             LossReason::NodeDeleted => "the contender's node was deleted",
             LossReason::ClientClosed => "the client or its ZooKeeper handle was closed",
             LossReason::AuthFailed => "the credentials were rejected",
+            LossReason::HeldTooLong => "it was held for longer than allowed",
         })
     }
 }

@@ -64,6 +64,8 @@ pub(crate) struct Contention<'a> {
     /// Whether the lock node has to be there already: it is not made, and without it the call gives
     /// up.
     pub(crate) must_exist: bool,
+    /// For how long each holder may hold it.
+    pub(crate) hold_at_most: Option<Duration>,
 }
 
 /// How long to try.
@@ -331,6 +333,7 @@ impl Attempt<'_> {
                     let data = self.data();
                     let mut hold = Hold::new(client, session, place, czxid, watch, noun, data);
                     hold.contested = contested;
+                    hold.limit_to(self.contention.hold_at_most);
                     if self.contention.tells_facts && self.has_waited_long() {
                         hold.tell_held_since();
                     }

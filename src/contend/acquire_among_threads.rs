@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
 use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
@@ -48,6 +48,7 @@ pub(crate) struct Key {
     /// `None` for the default data, which differ by thread but count as equal.
     pub(crate) data: Option<Vec<u8>>,
     pub(crate) policy: Policy,
+    pub(crate) hold_at_most: Option<Duration>,
 }
 
 /// What all lock values and guards with an equal key have in common. Dropping the last reference

@@ -38,10 +38,7 @@ impl Hold {
         let core = self.client().core();
         let mut call = self.call(&core.connect_timeout().into());
         let session = call.session().map_err(|stop| match stop {
-            Stop::SessionEnded(end) => {
-                self.lose(end.into());
-                self.lost_error(end.into())
-            }
+            Stop::SessionEnded(end) => self.lose_all(end.into()),
             stop => COMMIT.stopped(stop, &call, self.path()),
         })?;
         self.each().try_for_each(Hold::check)?;
@@ -68,10 +65,7 @@ impl Hold {
         }
         match transacted? {
             Err((place, fault)) => match (self.each().nth(place), fault) {
-                (Some(hold), Fault::NoNode) => {
-                    hold.held_node().watchdog.lose(LossReason::NodeDeleted);
-                    Err(hold.lost_error(LossReason::NodeDeleted))
-                }
+                (Some(hold), Fault::NoNode) => Err(hold.lose(LossReason::NodeDeleted)),
                 (Some(hold), fault) => Err(CHECK.refused(&fault, hold.path())),
                 (None, fault) => Ok(Err((place - self.each().count(), fault))),
             },
@@ -92,7 +86,10 @@ impl Hold {
         Err(Error::new(ErrorKind::InvalidArgument, why).on(self.path()))
     }
 
-    fn lose(&self, why: LossReason) {
-        self.each().for_each(|hold| hold.held_node().watchdog.lose(why));
+    fn lose_all(&self, why: LossReason) -> Error {
+        for hold in self.each() {
+            hold.held_node().watchdog.lose(why);
+        }
+        self.lose(why)
     }
 }

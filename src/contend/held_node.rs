@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::held_node_watchdog::{HolderCallbacks, ReleasedParts, Watchdog};
+use super::hold_limit::HoldLimit;
 use crate::loss_reason::LossReason;
-use crate::rt::{AtomicUsize, Deadline, Mutex};
+use crate::rt::{self, AtomicUsize, Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Stat};
@@ -43,7 +44,7 @@ impl HeldNode {
         self.loss().is_none()
     }
 
-    /// Why it is lost, if it is. If the lease has ended, the loss is recorded and reported before
+    /// Why it is lost, if it is. If the lease or the holder's time has ended, the loss is recorded and reported before
     /// this returns, so the caller must not hold any mutex.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         if self.core.is_elsewhere() {
@@ -56,14 +57,35 @@ impl HeldNode {
     /// The same, for a caller that knows that the process is not a forked one.
     pub(super) fn loss_seen(&self) -> Option<LossReason> {
         let lost = self.watchdog.state.lock().lost;
-        lost.or_else(|| self.watchdog.look_at_lease(&self.session))
+        lost.or_else(|| self.watchdog.look_at_clocks(&self.session))
     }
 
     /// Whether a thread that has not held it before may get it: if the session has no known lease,
     /// only while there is a connection. Records nothing, so the caller may hold mutexes.
     pub(crate) fn may_be_granted(&self) -> bool {
         let is_sure = || self.session.may_adopt() || self.session.status().now().is_usable();
-        self.watchdog.state.lock().lost.is_none() && self.session.is_trusted() && is_sure()
+        let state = self.watchdog.state.lock();
+        let may_last = state.lost.is_none() && !state.is_held_too_long();
+        drop(state);
+        may_last && self.session.is_trusted() && is_sure()
+    }
+
+    /// How long it is certain to be held.
+    pub(super) fn time_left(&self) -> Duration {
+        let lease = self.session.trusted().unwrap_or_default();
+        let limit = self.watchdog.state.lock().limit;
+        limit.map_or(lease, |limit| limit.left().min(lease))
+    }
+
+    /// Lets each holder hold it for so long at most, of which the present one has this time left.
+    pub(super) fn limit(&self, limit: HoldLimit) {
+        self.watchdog.state.lock().limit = Some(limit);
+        // A time too long for the clock never ends.
+        let Some(due) = rt::now().checked_add(limit.until_next_look()) else { return };
+        let (watchdog, owner) = (Arc::downgrade(&self.watchdog), Arc::downgrade(&self.session));
+        let look = move || watchdog.upgrade()?.look_at_limit(&owner.upgrade()?);
+        let timer = self.core.reaper().until_dropped(&self.session, due, look);
+        self.subscriptions.lock().push(timer);
     }
 
     /// Whether a transaction without an answer may still take effect, as long as the node exists.
@@ -86,6 +108,7 @@ impl HeldNode {
         let mut state = self.watchdog.state.lock();
         state.turn = state.turn.saturating_add(1);
         state.idle = idle;
+        state.limit = state.limit.map(|limit| limit.of_next_turn(idle));
         let left = mem::take(&mut state.callbacks);
         self.watchdog.changed.notify_all();
         (state.turn, left)
@@ -93,7 +116,9 @@ impl HeldNode {
 
     /// Notes that the idle node has a holder.
     pub(crate) fn resume(&self) {
-        self.watchdog.state.lock().idle = false;
+        let mut state = self.watchdog.state.lock();
+        state.idle = false;
+        state.limit = state.limit.map(|limit| limit.of_next_turn(false));
     }
 
     /// From here on, reports other contenders to the threads that share the node.

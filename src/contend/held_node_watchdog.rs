@@ -10,6 +10,7 @@ use super::acquisition_steps::others;
 use super::ask_and_break::is_request;
 use super::contender_facts::{facts, with_held_for, with_kept_waiting};
 use super::guards_given_away::GuardsGivenAway;
+use super::hold_limit::HoldLimit;
 use super::kept_waiting::KeptWaiting;
 use crate::event::{Event, LogAs};
 use crate::logging;
@@ -91,6 +92,8 @@ pub(super) struct WatchdogState {
     pub(super) turn: u32,
     /// No thread has the node: it is kept.
     pub(super) idle: bool,
+    /// How long it may be held, if that is limited.
+    pub(super) limit: Option<HoldLimit>,
     pub(super) lost: Option<LossReason>,
     pub(super) released: bool,
     /// Since when a caller holds it, if that was reported and its end was not.
@@ -151,6 +154,11 @@ impl OneAtATime {
 /// Each of the threads that wait for a node in its process has it tell that, and it does so no more often.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 
+/// How long a node stays for callbacks that have begun to tell that its holder's time is over, and how often that is
+/// looked at.
+const TIME_TO_TELL: Duration = Duration::from_millis(500);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+
 /// How many parts a wait for callbacks has. A process that is stopped meanwhile loses only one of
 /// them, so its callbacks still have time when it goes on.
 const WAIT_PARTS: u32 = 10;
@@ -205,6 +213,17 @@ impl WatchdogState {
     /// Whether the holder of this turn has released.
     pub(super) fn is_over(&self, turn: u32) -> bool {
         self.released || self.turn != turn
+    }
+
+    /// Whether the holder of this turn has held it for as long as it may.
+    pub(super) fn is_held_too_long(&self) -> bool {
+        self.limit.is_some_and(HoldLimit::is_over)
+    }
+
+    /// Whether callbacks of a loss of that time have been told: all have begun, and they have ended or had some time.
+    fn has_told(&self, lost_at: Instant) -> bool {
+        let had_time = || rt::now().saturating_duration_since(lost_at) >= TIME_TO_TELL;
+        self.due == 0 || self.due <= self.running.len() && had_time()
     }
 
     /// Why the holder of this turn has lost the lock, if it has.
@@ -325,7 +344,9 @@ impl Watchdog {
             match answer {
                 Ok(data) if is_request(&data) => watchdog.request(),
                 Ok(_) | Err(Fault::TooLarge(_)) => {}
-                Err(Fault::NoNode) => watchdog.lose(LossReason::NodeDeleted),
+                Err(Fault::NoNode) => {
+                    watchdog.lose(LossReason::NodeDeleted);
+                }
                 Err(Fault::NoAuth) => watchdog.watch_siblings(),
                 Err(fault) => watchdog.not_watched(&fault, Watchdog::watch),
             }
@@ -409,7 +430,9 @@ impl Watchdog {
             let Some(watchdog) = watchdog.upgrade() else { return };
             let again = watchdog.state.lock().sibling_watch.end();
             match answer {
-                Err(Fault::NoNode) => watchdog.lose(LossReason::NodeDeleted),
+                Err(Fault::NoNode) => {
+                    watchdog.lose(LossReason::NodeDeleted);
+                }
                 Err(fault @ (Fault::Busy | Fault::Refused(_))) => {
                     watchdog.not_watched(&fault, Watchdog::watch_siblings);
                 }
@@ -591,18 +614,78 @@ impl Watchdog {
         self.state.lock().is_refused = true;
     }
 
-    /// Records that the lease has ended, if it has, and returns why.
-    pub(super) fn look_at_lease(self: &Arc<Self>, session: &Session) -> Option<LossReason> {
-        let end = session.trusted().err()?;
-        self.lose(end.into());
-        // Another loss may have come first; after a release none is recorded.
-        Some(self.state.lock().lost.unwrap_or(end.into()))
+    /// Records that the lease or the holder's time has ended, if so, and returns why it is lost.
+    pub(super) fn look_at_clocks(self: &Arc<Self>, session: &Arc<Session>) -> Option<LossReason> {
+        let why = match session.trusted() {
+            Err(end) => self.lose(end.into()),
+            Ok(_) if self.state.lock().is_held_too_long() => self.end_turn(session)?,
+            Ok(_) => return None,
+        };
+        Some(why)
     }
 
-    pub(super) fn lose(self: &Arc<Self>, why: LossReason) {
+    /// Ends the hold of a holder whose time is over: tells of the loss, and then has the node deleted. `None` if it
+    /// is another's turn by now.
+    fn end_turn(self: &Arc<Self>, session: &Arc<Session>) -> Option<LossReason> {
+        let mut is_over = false;
+        let is_due = |state: &WatchdogState| {
+            is_over = state.is_held_too_long();
+            is_over
+        };
+        let (is_first, why) = self.lose_if(LossReason::HeldTooLong, is_due);
+        if is_first {
+            self.delete_when_told(session);
+        }
+        is_over.then_some(why)
+    }
+
+    /// Has the node deleted when the program was told of the loss: until then, nobody else can hold.
+    fn delete_when_told(self: &Arc<Self>, session: &Arc<Session>) {
+        let (watchdog, owner, lost_at) = (Arc::clone(self), Arc::downgrade(session), rt::now());
+        let chore = move || {
+            let session = owner.upgrade()?;
+            if !watchdog.state.lock().has_told(lost_at) {
+                // There may have been no thread for them.
+                watchdog.events.retry();
+                return rt::now().checked_add(BETWEEN_LOOKS);
+            }
+            watchdog.reaper.let_go(&session, &watchdog.node, Deadline::at(rt::now()));
+            None
+        };
+        self.reaper.later(session, lost_at, chore);
+    }
+
+    /// Ends the hold if its holder's time is over, and returns when to look again.
+    pub(super) fn look_at_limit(self: &Arc<Self>, session: &Arc<Session>) -> Option<Instant> {
+        self.end_turn(session);
+        let state = self.state.lock();
+        let limit = state.limit.filter(|_| !state.released && state.lost.is_none())?;
+        rt::now().checked_add(limit.until_next_look())
+    }
+
+    /// What is known of the loss.
+    pub(super) fn details(&self, why: LossReason) -> Option<String> {
+        if why == LossReason::HeldTooLong {
+            return self.state.lock().limit.map(HoldLimit::details);
+        }
+        self.session.upgrade()?.details(why)
+    }
+
+    /// Records and reports a loss, unless there was one before. Returns why it is lost.
+    pub(super) fn lose(self: &Arc<Self>, why: LossReason) -> LossReason {
+        self.lose_if(why, |_| true).1
+    }
+
+    /// Records and reports a loss if this is so. Returns whether it has done that, and why it is lost.
+    fn lose_if(
+        self: &Arc<Self>,
+        why: LossReason,
+        is_so: impl FnOnce(&WatchdogState) -> bool,
+    ) -> (bool, LossReason) {
         let mut state = self.state.lock();
-        if state.released || state.lost.is_some() {
-            return;
+        if !is_so(&state) || state.released || state.lost.is_some() {
+            // After a release none is recorded.
+            return (false, state.lost.unwrap_or(why));
         }
         state.lost = Some(why);
         let callbacks = mem::take(&mut state.callbacks.lost);
@@ -622,13 +705,13 @@ impl Watchdog {
         if !idle {
             let (node, what) = (self.shown().to_owned(), self.noun);
             let lock = path::parent(&node).to_owned();
-            let session = self.session.upgrade();
             self.reports.report(LogAs::LOSS, || {
-                let details = session.and_then(|session| session.details(why));
+                let details = self.details(why);
                 let held = since.map(|since| rt::now().saturating_duration_since(since));
                 Event::HoldLost { lock, node, what, held, reason: why, details }
             });
         }
+        (true, why)
     }
 }
 

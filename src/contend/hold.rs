@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::held_by_thread::note_taken;
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::held_node_watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
+use super::hold_limit::HoldLimit;
 use super::tell_facts::tell_held_since;
 use super::ticket::Ticket;
 use super::wait_until_lost::{JointRelease, Lost};
@@ -198,7 +199,8 @@ impl Hold {
 
     /// Returns whether the lock is still held, as far as this process knows.
     ///
-    /// True if no loss was seen, and the session's lease has not run out by this machine's clock,
+    /// True if no loss was seen, and neither the session's lease nor the time that the lock may be
+    /// [held at most](crate::DistributedLock::hold_at_most) has run out by this machine's clock,
     /// which counts the time that the machine or the process slept. Sends no request; once false,
     /// always false.
     pub fn is_held(&self) -> bool {
@@ -209,14 +211,15 @@ impl Hold {
     ///
     /// Replies extend this time while the client is connected. In an outage it runs down to zero,
     /// and then the loss is reported: see [the lease](crate#heartbeat-and-lease). Zero also after a
-    /// loss, and always on a program's own ZooKeeper handle, whose lease is not known. Sends no
-    /// request.
+    /// loss, and always on a program's own ZooKeeper handle, whose lease is not known. At most what
+    /// is left of the time that the lock may be [held at
+    /// most](crate::DistributedLock::hold_at_most). Sends no request.
     ///
     /// Compare it with the time that a step takes before you begin the step. It runs down while
     /// the machine sleeps, too.
     pub fn lease_left(&self) -> Duration {
         let left = |hold: &Hold| match hold.held_node.is_held() {
-            true => hold.held_node.session.trusted().unwrap_or_default(),
+            true => hold.held_node.time_left(),
             false => Duration::ZERO,
         };
         self.each().map(left).min().unwrap_or_default()
@@ -225,7 +228,15 @@ impl Hold {
     /// Whether it is held, without recording a loss: for the checks of tests.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn seems_held(&self) -> bool {
-        self.held_node.watchdog.state.lock().lost.is_none() && self.held_node.session.is_trusted()
+        let state = self.held_node.watchdog.state.lock();
+        state.lost.is_none() && !state.is_held_too_long() && self.held_node.session.is_trusted()
+    }
+
+    /// Lets each of the node's holders hold it for so long at most, this one from now on.
+    pub(super) fn limit_to(&self, at_most: Option<Duration>) {
+        if let Some(at_most) = at_most {
+            self.held_node.limit(HoldLimit::from_now(at_most));
+        }
     }
 
     /// Has the node tell others, in a second, since when it is held.
@@ -277,8 +288,8 @@ impl Hold {
     /// # Errors
     ///
     /// [`SessionLost`](ErrorKind::SessionLost), [`NodeDeleted`](ErrorKind::NodeDeleted),
-    /// [`Closed`](ErrorKind::Closed) or [`AuthFailed`](ErrorKind::AuthFailed) if it is not held any
-    /// more; [`Server`](ErrorKind::Server) if the server refuses the request.
+    /// [`HeldTooLong`](ErrorKind::HeldTooLong), [`Closed`](ErrorKind::Closed) or
+    /// [`AuthFailed`](ErrorKind::AuthFailed) if it is not held any more; [`Server`](ErrorKind::Server) if the server refuses the request.
     pub fn ensure_held(&self) -> Result<()> {
         self.ensure_held_within(Wait::FOREVER)
     }
@@ -311,18 +322,12 @@ impl Hold {
             };
             match confirmed {
                 Ok(Ok(Some(stat))) if held_node.is_own(&stat) => return self.check(),
-                Ok(Ok(_)) => {
-                    held_node.watchdog.lose(LossReason::NodeDeleted);
-                    return Err(self.lost_error(LossReason::NodeDeleted));
-                }
+                Ok(Ok(_)) => return Err(self.lose(LossReason::NodeDeleted)),
                 // The node is there, and no other client makes one of this name.
                 Ok(Err(Fault::NoAuth)) if self.has_guid() => return self.check(),
                 Ok(Err(fault)) if fault.is_loss() => self.check()?,
                 Ok(Err(fault)) => return Err(CONFIRM.refused(&fault, self.path())),
-                Err(Stop::SessionEnded(end)) => {
-                    held_node.watchdog.lose(end.into());
-                    return Err(self.lost_error(end.into()));
-                }
+                Err(Stop::SessionEnded(end)) => return Err(self.lose(end.into())),
                 Err(stop) => return Err(CONFIRM.stopped(stop, &call, self.path())),
             }
         }
@@ -334,15 +339,21 @@ impl Hold {
         ticket.is_some_and(|ticket| Uuid::parse_str(ticket.guid()).is_ok())
     }
 
+    /// Records a loss, and returns the error of the first one.
+    pub(super) fn lose(&self, why: LossReason) -> Error {
+        self.lost_error(self.held_node.watchdog.lose(why))
+    }
+
     pub(crate) fn lost_error(&self, why: LossReason) -> Error {
         let kind = match why {
             LossReason::NodeDeleted => ErrorKind::NodeDeleted,
             LossReason::ClientClosed => ErrorKind::Closed,
             LossReason::AuthFailed => ErrorKind::AuthFailed,
+            LossReason::HeldTooLong => ErrorKind::HeldTooLong,
             LossReason::SessionExpired | LossReason::LeaseExpired => ErrorKind::SessionLost,
         };
         let noun = self.held_node.watchdog.noun;
-        let details = self.held_node.session.details(why);
+        let details = self.held_node.watchdog.details(why);
         let why = Because(why, details.as_deref());
         Error::new(kind, format!("the {noun} is no longer held: {why}")).on(&self.held_node.path)
     }
@@ -515,11 +526,16 @@ impl Hold {
         Err(self.lost_error(why))
     }
 
-    /// A hold of the same session with the same token, on another node with this data.
+    /// A hold of the same session with the same token and the same time left, on another node with this data.
     pub(crate) fn beside(&self, lock_node: &str, name: &str, data: Option<Vec<u8>>) -> Hold {
         let session = Arc::clone(&self.held_node.session);
         let of_this = (self.held_node.zxid, self.held_node.watchdog.noun);
-        Hold::make(&self.client, session, (lock_node, name), None, of_this, data, None)
+        let next = Hold::make(&self.client, session, (lock_node, name), None, of_this, data, None);
+        let limit = self.held_node.watchdog.state.lock().limit;
+        if let Some(limit) = limit {
+            next.held_node.limit(limit);
+        }
+        next
     }
 
     /// Has another node of the session deleted in the background, if it is there.

@@ -7,7 +7,7 @@
 //!   one kind to another without a gap; [`long_wait`]: what is done about one.
 //! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
 //!   [`handover_among_threads_policy`]; [`kept_waiting`] (what those hold that wait for it).
-//! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], what its node
+//! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], for how long at most ([`hold_limit`]), what its node
 //!   tells later ([`tell_facts`]), what a thread holds ([`held_by_thread`], [`guards_given_away`]), how programs wait for its end ([`wait_until_lost`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
 //! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`list_waits`], [`refresh_waits`], [`observe_holders`],
@@ -29,6 +29,7 @@ mod held_by_thread;
 pub(crate) mod held_node;
 pub(crate) mod held_node_watchdog;
 pub(crate) mod hold;
+pub(crate) mod hold_limit;
 pub(crate) mod interop_warning;
 mod kept_lists;
 mod kept_waiting;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::LazyLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::contend::acquire::{
     Contention, Limits, acquire_after, insist, insist_within, report_end,
@@ -12,6 +12,7 @@ use crate::contend::acquire::{
 use crate::contend::ask_and_break;
 use crate::contend::contender_facts::{facts, with_facts};
 use crate::contend::hold::Hold;
+use crate::contend::hold_limit::SHORTEST;
 use crate::contend::list_contenders::{self, Contender};
 use crate::contend::observe_holders::observe;
 use crate::contend::proof_that_others_are_ahead::OthersSeen;
@@ -60,6 +61,8 @@ pub struct LockNode {
     pub(super) noun: &'static str,
     /// Whether the default data have facts for programs, as those of an election's candidates have not.
     pub(crate) tells_facts: bool,
+    /// For how long it may be held at a time.
+    pub(crate) hold_at_most: Option<Duration>,
 }
 
 impl LockNode {
@@ -70,7 +73,15 @@ impl LockNode {
         noun: &'static str,
     ) -> LockNode {
         let node = NodeConfig::new(client, base, name);
-        LockNode { node, data: None, naming: NodeNaming::default(), kind, noun, tells_facts: true }
+        LockNode {
+            node,
+            data: None,
+            naming: NodeNaming::default(),
+            kind,
+            noun,
+            tells_facts: true,
+            hold_at_most: None,
+        }
     }
 
     pub(crate) fn form(&self, kind: ContenderKind) -> Form {
@@ -120,6 +131,10 @@ impl LockNode {
             let message = "this data asks a holder to release the lock; choose other data";
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
+        if let Some(limit) = self.hold_at_most.filter(|limit| *limit < SHORTEST) {
+            let message = format!("hold_at_most({limit:?}) is too short: at least {SHORTEST:?}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
+        }
         Ok(())
     }
 
@@ -147,7 +162,8 @@ impl LockNode {
         let NodeConfig { client, acl, .. } = &self.node;
         let (data, noun) = (self.data(), self.noun);
         let tells_facts = self.tells_facts && facts(&data).is_some();
-        Contention { client, node, noun, data, acl, form, tells_facts, must_exist: false }
+        let (must_exist, hold_at_most) = (false, self.hold_at_most);
+        Contention { client, node, noun, data, acl, form, tells_facts, must_exist, hold_at_most }
     }
 }
 
@@ -306,6 +322,49 @@ macro_rules! node_settings {
             #[must_use = "the value is changed, and returned"]
             pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> $lock {
                 self.lock_node.node.acl = acl.into();
+                $(self.$kept = Default::default();)?
+                self
+            }
+
+            /// Sets for how long the lock may be held at a time, from when it is granted. Default:
+            /// without a limit.
+            ///
+            /// When the time is over, the hold is lost, for the reason
+            /// [`HeldTooLong`](crate::LossReason::HeldTooLong): the guard says so, by
+            /// [`is_held`](crate::Hold::is_held), [`on_lost`](crate::Hold::on_lost) and
+            /// [`lost`](crate::Hold::lost), as after any loss. *Then* its node is deleted, until the
+            /// server has confirmed that, and the next contender holds. So a holder that hangs
+            /// blocks the others for `limit` at most, as long as its process runs and is connected.
+            ///
+            /// - Nobody else holds before the program was told: each callback of `on_lost` has begun
+            ///   by then, and has ended or had half a second.
+            /// - From the end of the time on, no call says that it is held: guards look at the clock,
+            ///   which counts the time that the machine or the process slept. The timer, which tells
+            ///   callbacks and deletes the node, may be late on a busy machine.
+            ///   [`lease_left`](crate::Hold::lease_left) is never more than what is left.
+            /// - Without a connection the loss is told all the same. The node is deleted when there
+            ///   is one again, or with the session.
+            /// - Each guard has its own time: a thread that is handed the lock by another one, or
+            ///   takes a kept lock, has all of it. The guard of
+            ///   [`downgrade`](crate::WriteGuard::downgrade) has what was left to the writer, and that of a
+            ///   [`ReentrantLock`](crate::ReentrantLock) what is left to the thread's first guard. In a
+            ///   [`MultiLock`](crate::MultiLock) the time of each lock begins when that one is
+            ///   granted, also if the call still waits for others.
+            ///
+            /// **Told does not mean stopped.** The holder may go on to write; only its [fencing
+            /// token](crate::FencingToken) protects against that. Choose a `limit` much longer than
+            /// the work takes.
+            ///
+            /// A limit of less than 10 ms is refused: the calls that acquire the lock fail with
+            /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument). One too long for the clock is
+            /// no limit.
+            ///
+            /// There is no opposite, to hold a lock for some time at least: a program that exits ends
+            /// its session, and with it what it holds. To do something once in a period, use
+            /// [`Once`](crate::Once).
+            #[must_use = "the value is changed, and returned"]
+            pub fn hold_at_most(mut self, limit: std::time::Duration) -> $lock {
+                self.lock_node.hold_at_most = Some(limit);
                 $(self.$kept = Default::default();)?
                 self
             }

@@ -211,7 +211,9 @@ impl DistributedLock {
         self.lock_node.check(self.form(ContenderKind::Mutex))?;
         let LockNode { node: NodeConfig { client, acl, .. }, naming, data, .. } = &self.lock_node;
         let (node, policy) = (self.lock_node.node()?.to_owned(), self.policy);
-        let key = Key { node, naming: *naming, acl: acl.clone(), data: data.clone(), policy };
+        let (naming, hold_at_most) = (*naming, self.lock_node.hold_at_most);
+        let (acl, data) = (acl.clone(), data.clone());
+        let key = Key { node, naming, acl, data, policy, hold_at_most };
         Ok(Some(self.sharer.get_or_init(|| Sharer::of(client, key))))
     }
 }

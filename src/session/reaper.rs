@@ -37,9 +37,13 @@ struct ReaperState {
     running: bool,
     /// Counts the changes of sessions: each makes another attempt worth while.
     changes: u64,
+    /// Counts the tasks; and which of them is tried now, if it may be tried again.
+    added: u64,
+    at_work: Option<u64>,
 }
 
 struct Task {
+    number: u64,
     session: Weak<Session>,
     what: TaskKind,
     tries: u32,
@@ -189,6 +193,32 @@ impl Reaper {
         self.add(session, TaskKind::Chore(Box::new(chore)), due);
     }
 
+    /// Runs `chore` as `later` does, until what this returns is dropped.
+    pub(crate) fn until_dropped(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        due: Instant,
+        chore: impl FnMut() -> Option<Instant> + Send + 'static,
+    ) -> Subscription {
+        let number = self.add(session, TaskKind::Chore(Box::new(chore)), due);
+        let reaper = Arc::downgrade(self);
+        Subscription::until(move || {
+            if let Some(reaper) = reaper.upgrade() {
+                reaper.forget(number);
+            }
+        })
+    }
+
+    fn forget(&self, number: u64) {
+        let mut state = self.state.lock();
+        let place = state.tasks.iter().position(|task| task.number == number);
+        let forgotten = place.map(|place| state.tasks.swap_remove(place));
+        state.at_work = state.at_work.filter(|at_work| *at_work != number);
+        drop(state);
+        // What it owns may take locks when it is dropped.
+        drop(forgotten);
+    }
+
     /// Deletes a node that may have been created, if it exists and is ours: others may have one of
     /// the same name.
     pub(crate) fn disown(
@@ -230,7 +260,7 @@ impl Reaper {
         owners.iter().filter(|owner| lives(owner)).count() + busy + unanswered
     }
 
-    fn add(self: &Arc<Self>, session: &Arc<Session>, what: TaskKind, due: Instant) {
+    fn add(self: &Arc<Self>, session: &Arc<Session>, what: TaskKind, due: Instant) -> u64 {
         let reaper = Arc::downgrade(self);
         let signal = Arc::new(move || {
             if let Some(reaper) = reaper.upgrade() {
@@ -243,7 +273,9 @@ impl Reaper {
         let owner = Arc::downgrade(session);
         let mut state = self.state.lock();
         let seen = state.changes;
-        state.tasks.push(Task { session: owner, what, tries: 0, due, seen, _subscription });
+        state.added += 1;
+        let number = state.added;
+        state.tasks.push(Task { number, session: owner, what, tries: 0, due, seen, _subscription });
         self.work.notify_one();
         drop(state);
         if let Err(error) = self.retry() {
@@ -253,6 +285,7 @@ impl Reaper {
                 session.delete_soon(&path);
             }
         }
+        number
     }
 
     /// Starts the thread if there are tasks and it is not running.
@@ -275,6 +308,7 @@ impl Reaper {
             if let Some(mut task) = state.take_due(now) {
                 task.seen = state.changes;
                 state.busy = usize::from(!task.what.is_chore());
+                state.at_work = Some(task.number);
                 drop(state);
                 // A task or a logger that panics must not stop the others.
                 let next = catch_unwind(AssertUnwindSafe(|| task.attempt()));
@@ -282,7 +316,13 @@ impl Reaper {
                 let task = next.map(|due| Task { due, ..task });
                 state = self.state.lock();
                 state.busy = 0;
-                state.tasks.extend(task);
+                if state.at_work.take().is_some() {
+                    state.tasks.extend(task);
+                } else {
+                    drop(state);
+                    drop(task);
+                    state = self.state.lock();
+                }
                 continue;
             }
             let next = state.tasks.iter().map(|task| task.due).min();

@@ -236,6 +236,7 @@ impl DoubleBarrier {
             form: Form::of_permits(NodeNaming::Curator, 1, participants),
             tells_facts: false,
             must_exist: false,
+            hold_at_most: None,
         })
     }
 

@@ -625,6 +625,7 @@ impl Items {
             form: Form::new(NodeNaming::Curator, ContenderKind::Mutex),
             tells_facts: false,
             must_exist: true,
+            hold_at_most: None,
         };
         let mut lease = Call::new(call.core(), call.limit()).with_retry();
         match pursue(&contention, &mut lease, false, &OthersSeen::default(), None, Some)? {
