@@ -157,8 +157,8 @@ impl Error {
             return false;
         }
         match self.0.kind {
-            Connect | SessionLost | NodeDeleted | HeldTooLong | SequenceExhausted | Taken | Full
-            | System => true,
+            Connect | SessionLost | NodeDeleted | HeldTooLong | SequenceExhausted | Taken
+            | Full | System => true,
             ConnectionLoss | InvalidName | InvalidArgument | TooLarge | AuthFailed
             | NotAuthorized | Cancelled | Closed | Server | Conflict | NotFound | AlreadyExists
             | NotEmpty | VersionMismatch | Unsupported => false,

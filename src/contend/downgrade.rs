@@ -44,7 +44,10 @@ impl Hold {
         match made.inspect_err(|_| self.discard(&path))? {
             Ok(()) => {}
             // The lock node is gone, and so is our own below it.
-            Err(Fault::NoNode) => return Err(self.lost_error(LossReason::NodeDeleted)),
+            Err(Fault::NoNode) => {
+                self.check()?;
+                return Err(self.lost_error(LossReason::NodeDeleted));
+            }
             Err(fault) => {
                 // An earlier attempt may have made it.
                 self.discard(&path);

@@ -349,7 +349,8 @@ macro_rules! node_settings {
             ///   [`downgrade`](crate::WriteGuard::downgrade) has what was left to the writer, and that of a
             ///   [`ReentrantLock`](crate::ReentrantLock) what is left to the thread's first guard. In a
             ///   [`MultiLock`](crate::MultiLock) the time of each lock begins when that one is
-            ///   granted, also if the call still waits for others.
+            ///   granted, also while the call still waits for others; if it ends before, the call begins
+            ///   anew.
             ///
             /// **Told does not mean stopped.** The holder may go on to write; only its [fencing
             /// token](crate::FencingToken) protects against that. Choose a `limit` much longer than

@@ -215,6 +215,8 @@ impl MultiLock {
             match members.last_mut().filter(|(latest, _)| *latest == key) {
                 Some((_, last)) => {
                     last.form = last.merge(&member)?;
+                    let limits = [&*last, &member].map(|one| one.lock_node.hold_at_most);
+                    last.lock_node.hold_at_most = limits.into_iter().flatten().min();
                     last.lock_node.check(last.form)?;
                 }
                 None => members.push((key, member)),

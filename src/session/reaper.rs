@@ -214,6 +214,10 @@ impl Reaper {
         let place = state.tasks.iter().position(|task| task.number == number);
         let forgotten = place.map(|place| state.tasks.swap_remove(place));
         state.at_work = state.at_work.filter(|at_work| *at_work != number);
+        if state.tasks.is_empty() {
+            // The thread may sleep until that task would have been due.
+            self.work.notify_one();
+        }
         drop(state);
         // What it owns may take locks when it is dropped.
         drop(forgotten);

@@ -260,6 +260,21 @@ fn s30_s68_what_happens_to_a_node_before_it_is_watched_is_noticed() {
     }
 }
 
+#[test]
+fn a_holder_whose_time_is_over_is_told_and_its_node_goes() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-limited");
+    let other = rig.site.client();
+    let guard = rig.lock().hold_at_most(Duration::from_secs(1)).lock().unwrap();
+    let lost = losses(&guard);
+    let next = mutex(&other, &rig.site.base, "a").lock().unwrap();
+    assert_eq!(lost.try_recv(), Ok(LossReason::HeldTooLong));
+    assert!(!guard.is_held());
+    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::HeldTooLong);
+    drop((next, other));
+    rig.finish();
+}
+
 /// The watch on the holder's own node is lost with the connection, and must be set again.
 #[test]
 fn s30_a_deletion_after_a_reconnect_or_during_one_is_told() {

@@ -32,6 +32,7 @@ mod fenced; // transactions of guards
 mod group; // scenario 80: group membership
 mod handover; // threads of one client that share a node
 mod held_since; // since when locks are held
+mod hold_at_most; // locks that may be held for some time at most
 mod hostile_servers; // hostile bytes from servers
 mod hosts; // servers that are replaced, or have lost their data
 mod interop; // scenarios 71 and 72: lock paths shared with other clients

@@ -50,6 +50,8 @@ pub(super) struct Plan {
     pub(super) observer: Option<Process>,
     /// How the threads of a process share a node, if they do.
     pub(super) sharing: Option<Sharing>,
+    /// For how long a lock may be held.
+    pub(super) hold_at_most: Option<Duration>,
 }
 
 /// How a process's threads that want a mutex share a node.
@@ -218,8 +220,11 @@ impl Plan {
             time: pick(&[ms(0), hold, timeout]),
             keep: [None, Some(chance.some(timeout))][chance.below(2)],
         });
+        let rest = habits.latency * 20 + ms(10);
+        let hold_at_most = chance.chance(20).then(|| rest + chance.some(hold * 2));
         Plan {
             sharing,
+            hold_at_most,
             recipe,
             asks,
             observer: observed.then(|| chance.below(processes)),

@@ -75,9 +75,17 @@ pub(super) enum Guard {
 
 impl Locks {
     pub(super) fn new(client: &Client, plan: &Plan, data: &str, acl: &[Acl], odd: bool) -> Locks {
+        macro_rules! limited {
+            ($lock:expr) => {
+                match plan.hold_at_most {
+                    Some(limit) => $lock.hold_at_most(limit),
+                    None => $lock,
+                }
+            };
+        }
         let mutex = |name| {
             let builder = DistributedLock::new(client, BASE, name).naming(plan.naming);
-            let builder = builder.data(data).acl(acl);
+            let builder = limited!(builder.data(data).acl(acl));
             match plan.sharing {
                 None => builder.hand_over(HandOver::Off),
                 Some(Sharing { turns, time, keep }) => {
@@ -88,7 +96,7 @@ impl Locks {
         };
         let read_write = |name| {
             let builder = DistributedRwLock::new(client, BASE, name).naming(plan.naming);
-            builder.data(data).acl(acl)
+            limited!(builder.data(data).acl(acl))
         };
         match plan.recipe {
             Recipe::Mutex => Locks::Mutex(mutex("one")),
@@ -97,7 +105,7 @@ impl Locks {
                 let permits = permits + u32::from(disagreed && odd);
                 let builder = DistributedSemaphore::new(client, BASE, "one", permits);
                 let builder = builder.naming(plan.naming);
-                Locks::Semaphore(builder.data(data).acl(acl))
+                Locks::Semaphore(limited!(builder.data(data).acl(acl)))
             }
             Recipe::Multi { nodes } => {
                 let names = ["one", "three"].into_iter().take(nodes - 1);

@@ -76,6 +76,7 @@ impl Trial {
             let caused = match reason {
                 None => true,
                 Some(LossReason::NodeDeleted) => !exists(),
+                Some(LossReason::HeldTooLong) => self.plan.hold_at_most.is_some(),
                 Some(_) => ended || self.world.look(|world| world.has_lapsed(one.session)),
             };
             if !caused {
@@ -230,6 +231,8 @@ impl Trial {
         // Failed deletes are retried after at most this time, or need a reminder.
         let soon = if self.plan.faults.is_empty() { soon } else { soon + REAPER };
         let soon = if habits.reminds { soon + habits.session_timeout * 4 } else { soon };
+        // A node whose holder's time is over stays until callbacks have begun to tell.
+        let soon = if self.plan.hold_at_most.is_some() { soon + DROP_LIMIT * 2 } else { soon };
         // A node may be kept for long, and again after a short hold between two checks. But while
         // others wait it is not kept.
         let takes = self.plan.rounds * self.plan.threads.iter().sum::<usize>();

@@ -75,7 +75,9 @@ impl Trial {
         if let Guard::Several(_) = guard {
             let paths = guard.paths();
             let session = self.world.look(|world| world.owner(paths.first()?));
-            if !state.deleted.is_empty() || !session.is_some_and(of_session) {
+            // The time of its first lock may be over before it has the last one.
+            let restarts = self.plan.hold_at_most.is_some() || !state.deleted.is_empty();
+            if restarts || !session.is_some_and(of_session) {
                 return;
             }
         }
@@ -205,6 +207,7 @@ impl Trial {
                 self.plan.has(|fault| matches!(fault, PlannedFault::Forbid { .. }))
             }
             ErrorKind::TooLarge => self.plan.habits.largest.is_some(),
+            ErrorKind::HeldTooLong => self.plan.hold_at_most.is_some(),
             ErrorKind::System => self.is_poor(),
             ErrorKind::SequenceExhausted => self.plan.first_number != 0,
             ErrorKind::Conflict => {
@@ -287,6 +290,10 @@ impl Trial {
                 self.accuse(format!("{path} was lost, but is held again"));
             }
             was_lost |= !guard.is_held();
+            let is_late = |limit| schedule.time() > since + limit;
+            if !was_lost && self.plan.hold_at_most.is_some_and(is_late) {
+                self.accuse(format!("{path} is held for too long"));
+            }
             if schedule.chance(30) {
                 self.confirm(&guard, &paths, session, &mut was_lost);
             }
