@@ -12,6 +12,9 @@
 //! - At most so many at once: [`DistributedSemaphore`](crate::DistributedSemaphore), not a counter,
 //!   which does not notice dead clients.
 //! - Code that holds a lock calls code that takes it: [`ReentrantLock`](crate::ReentrantLock).
+//! - A holder that may hang must not block the others for ever:
+//!   [`hold_at_most`](crate::DistributedLock::hold_at_most), a setting of all locks, and [fencing
+//!   tokens](crate::FencingToken).
 //! - Several locks, all or none: [`MultiLock`](crate::MultiLock). One after the other can deadlock.
 //! - All wait for a signal: [`Barrier`](crate::Barrier), not a held lock, which ends with its
 //!   holder.

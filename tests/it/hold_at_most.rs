@@ -484,8 +484,8 @@ fn a_process_that_was_stopped_is_told_before_the_next_one_holds() {
     });
     let next = waiter(&DistributedLock::new(&zk, &site.base, "a"));
     // Its time passes meanwhile.
-    let clock = DistributedLock::new(&zk, &site.base, "clock").hold_at_most(SHORT * 4);
-    let clock = clock.lock().unwrap();
+    let limited = |name| DistributedLock::new(&zk, &site.base, name).hold_at_most(SHORT * 4);
+    let clock = limited("clock").lock().unwrap();
     assert_eq!(clock.lost().wait_within(SOON), Some(Err(LossReason::HeldTooLong)));
     // Unless it was over before the helper was stopped.
     let was_told = is_there("told");

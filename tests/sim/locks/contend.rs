@@ -366,8 +366,12 @@ impl Trial {
         let paths = guard.paths();
         let again = schedule.chance(20).then(|| (spare.clone(), spare.wanted(schedule)));
         let (trial, heard, what) = (Arc::clone(self), told.clone(), paths.clone());
-        guard.on_lost(move |_| {
+        let (session, path) = (self.told_of_limit(guard), paths.first().cloned());
+        guard.on_lost(move |why| {
             heard.losses.fetch_add(1, Ordering::SeqCst);
+            if let (Some(session), Some(path), LossReason::HeldTooLong) = (session, path, why) {
+                trial.check_told_first(&path, session);
+            }
             // A release waits for its callbacks, unless there is no thread for them.
             if heard.over.load(Ordering::SeqCst) && !trial.lacks_threads() {
                 trial.accuse(format!("the loss of {what:?} was reported after its release"));
@@ -383,6 +387,26 @@ impl Trial {
                 trial.accuse(format!("{paths:?} got a release request after its release"));
             }
         });
+    }
+
+    /// The session of a guard's node that has to be there until callbacks that are registered now were told of the
+    /// end of its time.
+    fn told_of_limit(&self, guard: &Guard) -> Option<i64> {
+        if matches!(guard, Guard::Several(_)) || !guard.seems_held() {
+            return None;
+        }
+        let path = guard.paths().into_iter().next()?;
+        self.world.look(|world| world.owner(&path))
+    }
+
+    /// Checks that a holder is told of the end of its time before its node is deleted.
+    fn check_told_first(&self, path: &str, session: i64) {
+        let is_gone = self.world.look(|world| {
+            !world.contains(path) && !world.has_ended(session) && !world.is_murdered(session)
+        });
+        if is_gone && !self.state.lock().deleted.contains_key(path) {
+            self.accuse(format!("{path} was deleted before its holder was told"));
+        }
     }
 
     fn confirm(&self, guard: &Guard, paths: &[String], session: i64, was_lost: &mut bool) {
