@@ -616,27 +616,24 @@ impl Watchdog {
 
     /// Records that the lease or the holder's time has ended, if so, and returns why it is lost.
     pub(super) fn look_at_clocks(self: &Arc<Self>, session: &Arc<Session>) -> Option<LossReason> {
-        let why = match session.trusted() {
-            Err(end) => self.lose(end.into()),
-            Ok(_) if self.state.lock().is_held_too_long() => self.end_turn(session)?,
-            Ok(_) => return None,
-        };
-        Some(why)
+        self.look_at_lease(session).or_else(|| self.end_turn(session))
     }
 
-    /// Ends the hold of a holder whose time is over: tells of the loss, and then has the node deleted. `None` if it
-    /// is another's turn by now.
+    /// Records that the lease has ended, if it has, and returns why it is lost.
+    fn look_at_lease(self: &Arc<Self>, session: &Session) -> Option<LossReason> {
+        let end = session.trusted().err()?;
+        // Another loss may have come first.
+        Some(self.lose(end.into()))
+    }
+
+    /// Ends the hold of a holder whose time is over, if it is: tells of the loss, and then has the node deleted.
     fn end_turn(self: &Arc<Self>, session: &Arc<Session>) -> Option<LossReason> {
-        let mut is_over = false;
-        let is_due = |state: &WatchdogState| {
-            is_over = state.is_held_too_long();
-            is_over
-        };
-        let (is_first, why) = self.lose_if(LossReason::HeldTooLong, is_due);
+        let so = WatchdogState::is_held_too_long;
+        let (is_first, why) = self.lose_if(LossReason::HeldTooLong, so)?;
         if is_first {
             self.delete_when_told(session);
         }
-        is_over.then_some(why)
+        Some(why)
     }
 
     /// Has the node deleted when the program was told of the loss: until then, nobody else can hold.
@@ -673,7 +670,7 @@ impl Watchdog {
 
     /// Records and reports a loss, unless there was one before. Returns why it is lost.
     pub(super) fn lose(self: &Arc<Self>, why: LossReason) -> LossReason {
-        self.lose_if(why, |_| true).1
+        self.lose_if(why, |_| true).map_or(why, |(_, why)| why)
     }
 
     /// Records and reports a loss if this is so. Returns whether it has done that, and why it is lost.
@@ -681,11 +678,14 @@ impl Watchdog {
         self: &Arc<Self>,
         why: LossReason,
         is_so: impl FnOnce(&WatchdogState) -> bool,
-    ) -> (bool, LossReason) {
+    ) -> Option<(bool, LossReason)> {
         let mut state = self.state.lock();
-        if !is_so(&state) || state.released || state.lost.is_some() {
+        if !is_so(&state) {
+            return None;
+        }
+        if state.released || state.lost.is_some() {
             // After a release none is recorded.
-            return (false, state.lost.unwrap_or(why));
+            return Some((false, state.lost.unwrap_or(why)));
         }
         state.lost = Some(why);
         let callbacks = mem::take(&mut state.callbacks.lost);
@@ -711,7 +711,7 @@ impl Watchdog {
                 Event::HoldLost { lock, node, what, held, reason: why, details }
             });
         }
-        (true, why)
+        Some((true, why))
     }
 }
 
