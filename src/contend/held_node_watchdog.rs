@@ -654,7 +654,7 @@ impl Watchdog {
 
     /// Ends the hold if its holder's time is over, and returns when to look again.
     pub(super) fn look_at_limit(self: &Arc<Self>, session: &Arc<Session>) -> Option<Instant> {
-        self.end_turn(session);
+        self.look_at_clocks(session);
         let state = self.state.lock();
         let limit = state.limit.filter(|_| !state.released && state.lost.is_none())?;
         rt::now().checked_add(limit.until_next_look())
