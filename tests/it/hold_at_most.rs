@@ -19,7 +19,8 @@ use crate::support::proxy::opcode;
 use crate::support::site::Site;
 use crate::support::transport::secure_hosts;
 use crate::support::{
-    QUIET, connecting, eventually, kind, last, skip_without_server, strict, waiting,
+    QUIET, alone, connecting, eventually, kind, last, skip_without_server, strict, threads_named,
+    waiting,
 };
 
 /// Over while a test waits for it.
@@ -527,8 +528,12 @@ fn a_limited_lock_costs_no_further_request_and_leaves_nothing_behind() {
     assert!(counts.remove(&opcode::GET_DATA).unwrap_or_default() <= ROUNDS);
     let expected = [opcode::CREATE, opcode::DELETE, opcode::GET_CHILDREN];
     assert_eq!(counts, BTreeMap::from(expected.map(|opcode| (opcode, ROUNDS))));
+    // Tests that share a process cannot tell which threads are their own.
+    if alone() {
+        let waits = || !threads_named("zklock-reaper").is_empty();
+        eventually(SOON, "the thread that waits for the time to be over", || !waits());
+    }
     drop(lock);
-    // No thread waits for the time to be over.
     site.finish([zk]);
     drop(proxy);
 }

@@ -342,7 +342,9 @@ impl Trial {
         let sessions = cores.iter().filter_map(|core| core.upgrade()?.present_session());
         let mut own = sessions.filter(|session| Some(session.id()) == owner);
         let left = own.any(|session| session.has_left(other));
-        let is_held = |one: &Held| one.paths.iter().any(|held| held == other);
+        // One whose time is over has been told, and its node is being deleted.
+        let is_held =
+            |one: &Held| one.guard.seems_held() && one.paths.iter().any(|held| held == other);
         if left && HELD.with_borrow(|held| held.iter().any(is_held)) {
             self.accuse(format!("{other} is held, but its session counts it as released"));
         }
