@@ -51,16 +51,17 @@ fn check_told_first<T: Send + 'static>(
     let (told, held) = (Arc::clone(&order), Arc::clone(&order));
     hold.on_lost(move |why| told.lock().unwrap().push(Some(why)));
     let token = Cancel::from(hold.lost());
-    let next = thread::spawn(move || {
+    let (tell, granted) = channel();
+    thread::spawn(move || {
         let next = next().unwrap();
         held.lock().unwrap().push(None);
-        next
+        let _ = tell.send(next);
     });
     assert_eq!(hold.lost().wait_within(SOON), Some(Err(LossReason::HeldTooLong)), "{what}");
     assert!(!hold.is_held() && token.is_cancelled(), "{what}");
     assert_eq!(hold.lease_left(), Duration::ZERO, "{what}");
     assert_eq!(kind(hold.ensure_held()), ErrorKind::HeldTooLong, "{what}");
-    let next = next.join().unwrap();
+    let next = granted.recv_timeout(SOON).expect("the next one holds");
     assert_eq!(*order.lock().unwrap(), [Some(LossReason::HeldTooLong), None], "{what}");
     next
 }
@@ -175,7 +176,8 @@ fn a_callback_that_hangs_does_not_keep_the_next_one_waiting() {
         begin.send(()).unwrap();
         let _ = hangs.recv();
     });
-    let next = DistributedLock::new(&other, &site.base, "a").lock().unwrap();
+    let next = DistributedLock::new(&other, &site.base, "a").lock_within(SOON).unwrap();
+    assert!(next.is_some(), "the next one waits for the callback");
     // It had begun when the next one was granted the lock.
     assert_eq!(begun.try_recv(), Ok(()));
     go_on.send(()).unwrap();
