@@ -498,6 +498,15 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with = "once")]
     #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
     pub(crate) lead: bool,
+    /// Keep it this long if COMMAND ends earlier
+    ///
+    /// At least for this time from when it was acquired, whatever the command's exit code, which is kept; unless the
+    /// command was not started, or INT, TERM, HUP or QUIT comes, or somebody asks for the release. For hosts whose
+    /// clocks differ
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(conflicts_with_all = ["lead", "once"])]
+    #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
+    pub(crate) hold_at_least: Option<Duration>,
     /// Run once for KEY on all hosts
     ///
     /// If it has succeeded before for this key, exit with 0

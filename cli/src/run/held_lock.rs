@@ -123,6 +123,11 @@ impl Held {
         of_any!(self, guard => guard.is_held())
     }
 
+    /// Asks a server.
+    pub(super) fn ensure_held_within(&self, limit: Duration) -> Result<(), Error> {
+        of_any!(self, guard => guard.ensure_held_within(limit))
+    }
+
     pub(super) fn lease_left(&self) -> Duration {
         of_any!(self, guard => guard.lease_left())
     }

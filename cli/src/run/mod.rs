@@ -2,7 +2,8 @@
 //!
 //! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
 //! command; and the command, in a group of its own. `supervise_core` decides what zklock does meanwhile, `supervise`
-//! does it, `signal_thread` is what it does before, `held_lock` the locks, `run_settings` what there is to do.
+//! does it, `signal_thread` is what it does before, `stay` what it does afterwards, `held_lock` the locks,
+//! `run_settings` what there is to do.
 
 mod boot_clock;
 mod descendants;
@@ -13,6 +14,7 @@ mod held_lock;
 mod received_signals;
 mod run_settings;
 mod signal_thread;
+mod stay;
 mod supervise;
 mod supervise_core;
 mod systemd;
@@ -28,12 +30,14 @@ use std::time::{Duration, Instant};
 use zklock::once::OnceOutcome;
 use zklock::{Client, ErrorKind, Once};
 
+use self::boot_clock::{after, now};
 use self::event_lines::Events;
 use self::guard::{GuardProcess, Plan};
 use self::held_lock::Held;
 use self::run_settings::{Mode, RunSettings};
 use self::signal_thread::Waiting;
-use self::supervise::Supervisor;
+use self::stay::Stayed;
+use self::supervise::{Outcome, Supervisor, lost_before_end};
 use self::terminal::Terminal;
 use crate::exit::{Exit, Failure};
 use crate::lease_budget::{USUAL_GRACE, spare, usual_grace};
@@ -67,6 +71,8 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         acl: global.acl(),
         once: run.once,
         forget_after: run.forget_after,
+        hold_at_least: run.hold_at_least,
+        is_verbose: global.verbose > 0,
         patience: run.patience,
         supervision: run.supervision,
     };
@@ -88,6 +94,8 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
         acl: global.acl(),
         once: None,
         forget_after: None,
+        hold_at_least: None,
+        is_verbose: global.verbose > 0,
         patience: lead.patience,
         supervision: lead.supervision,
     };
@@ -158,7 +166,7 @@ fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
     let builder = builder.on_event(move |event| told.library(event));
     let exit = match builder.connect_within(waiting.cancel()) {
         Ok(client) => {
-            let exit = attempt.hold(&client, global.verbose);
+            let exit = attempt.hold(&client);
             client.close();
             exit
         }
@@ -177,7 +185,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Waits for the lock, and runs the command while it is held.
-    fn hold(mut self, client: &Client, verbosity: u8) -> Result<Exit, Failure> {
+    fn hold(mut self, client: &Client) -> Result<Exit, Failure> {
         let begun = Instant::now();
         let settings = self.settings;
         self.waiting.note_client(client);
@@ -197,50 +205,28 @@ impl Attempt<'_> {
             }
             Err(error) => return self.not_run(error.into()),
         };
-        if verbosity > 0 {
+        self.supervisor.stays_until = settings.hold_at_least.map(|time| after(now(), time));
+        if settings.is_verbose {
             say(&settings.subject, &format!("held, after {}", lasting(begun.elapsed())));
         }
-        let exit = match &settings.once {
+        let outcome = match &settings.once {
             None => self.supervise(client, &held)?,
-            Some(key) => self.once(client, &held, key)?,
-        };
-        let was_held = held.is_held();
-        let released = match held.release() {
-            // In an outage, the session may end meanwhile.
-            Err(error) if was_held && error.kind() == ErrorKind::SessionLost => Ok(false),
-            released => released,
-        };
-        match released {
-            Ok(true) => {}
-            Ok(false) => {
-                let text =
-                    "the release was not confirmed: it goes with the session, at its timeout";
-                say(&settings.subject, text);
+            Some(key) => {
+                let exit = self.once(client, &held, key)?;
+                Outcome { exit, stayed: Stayed::No }
             }
-            // A signal has closed the client, and thereby released it.
-            Err(error) if error.kind() == ErrorKind::Closed => {}
-            Err(_) if exit == Exit::LockLost => {}
-            // The news of it may come after the end of the command.
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NodeDeleted | ErrorKind::SessionLost) =>
-            {
-                let text = format!("LOCK LOST before the end of the command: {error}");
-                complain(&settings.subject, &text);
-                return Ok(Exit::LockLost);
-            }
-            Err(error) => say(&settings.subject, &format!("could not be released: {error}")),
-        }
-        Ok(exit)
+        };
+        release(held, &outcome, &settings.subject)
     }
 
     /// Runs the command, unless a signal has come before it.
-    fn supervise(self, client: &Client, held: &Held) -> Result<Exit, Failure> {
+    fn supervise(self, client: &Client, held: &Held) -> Result<Outcome, Failure> {
         if let Some(exit) = self.waiting.end() {
-            return Ok(exit);
+            return Ok(Outcome { exit, stayed: Stayed::No });
         }
-        let exit = self.supervisor.supervise(client, held);
+        let outcome = self.supervisor.supervise(client, held);
         self.waiting.note_end_of_command(client);
-        exit
+        outcome
     }
 
     /// There is no lock, for this reason, and nothing was run.
@@ -286,7 +272,7 @@ impl Attempt<'_> {
         let (mut exit, mut attempt) = (None, Some(self));
         let outcome = marks.run_holding(guard, key, || {
             let Some(attempt) = attempt.take() else { return Ok(()) };
-            let ended = attempt.supervise(client, held)?;
+            let ended = attempt.supervise(client, held)?.exit;
             exit = Some(ended);
             match ended {
                 Exit::Command(0) => Ok(()),
@@ -319,6 +305,34 @@ impl Attempt<'_> {
         }
         Ok(Exit::Command(0))
     }
+}
+
+/// Releases the lock after the command, and says what became of that.
+fn release(held: Held, outcome: &Outcome, subject: &str) -> Result<Exit, Failure> {
+    let was_held = held.is_held();
+    let released = match held.release() {
+        // In an outage, the session may end meanwhile.
+        Err(error) if was_held && error.kind() == ErrorKind::SessionLost => Ok(false),
+        released => released,
+    };
+    match released {
+        Ok(true) => {}
+        Ok(false) => {
+            let text = "the release was not confirmed: it goes with the session, at its timeout";
+            say(subject, text);
+        }
+        // A signal has closed the client, and thereby released it.
+        Err(error) if error.kind() == ErrorKind::Closed => {}
+        Err(_) if outcome.exit == Exit::LockLost || outcome.stayed == Stayed::UntilLost => {}
+        Err(error) if matches!(error.kind(), ErrorKind::NodeDeleted | ErrorKind::SessionLost) => {
+            if outcome.stayed == Stayed::No {
+                return Err(lost_before_end(&error));
+            }
+            complain(subject, &format!("LOCK LOST after the end of the command: {error}"));
+        }
+        Err(error) => say(subject, &format!("could not be released: {error}")),
+    }
+    Ok(outcome.exit)
 }
 
 /// Others hold it.

@@ -32,6 +32,10 @@ pub(super) struct RunSettings {
     pub(super) acl: Vec<Acl>,
     pub(super) once: Option<String>,
     pub(super) forget_after: Option<Duration>,
+    /// How long it is held though the command ends earlier.
+    pub(super) hold_at_least: Option<Duration>,
+    /// Whether to say what happens.
+    pub(super) is_verbose: bool,
     pub(super) supervision: Supervision,
 }
 

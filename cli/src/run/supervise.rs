@@ -1,7 +1,7 @@
 //! What zklock does while the command runs: it waits for what happens, and does what `supervise_core` decides.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde_json::json;
-use zklock::Client;
+use zklock::{Client, Error, ErrorKind};
 
-use super::boot_clock::{after, nanoseconds, now};
+use super::boot_clock::{BootTime, after, nanoseconds, now};
 use super::descendants::{adopt_descendants, children, end_all, reap, runs, some_are_left};
 use super::event_lines::Events;
 use super::guard::GuardProcess;
@@ -21,6 +21,7 @@ use super::guard_messages::{Happening, Lines, Order, send};
 use super::held_lock::Held;
 use super::received_signals::stop_job;
 use super::run_settings::RunSettings;
+use super::stay::{Next, Stay, Stayed};
 use super::supervise_core::{Action, Course, Force, Seen, Then};
 use super::systemd::Manager;
 use super::terminal::Terminal;
@@ -32,6 +33,15 @@ use crate::words::lasting;
 /// How long processes may take to end after KILL; those in an uninterruptible sleep take longer.
 const KILL_TAKES: Duration = Duration::from_secs(10);
 
+/// How long a server may take to say whether the lock is held.
+const CHECK_TAKES: Duration = Duration::from_secs(5);
+
+/// How it went.
+pub(super) struct Outcome {
+    pub(super) exit: Exit,
+    pub(super) stayed: Stayed,
+}
+
 /// Watches over the guard process and the command.
 pub(super) struct Supervisor<'a> {
     settings: &'a RunSettings,
@@ -40,6 +50,8 @@ pub(super) struct Supervisor<'a> {
     terminal: Terminal,
     /// From the signal that is to end the command to KILL.
     pub(super) grace: Duration,
+    /// Until when the lock is kept though the command has ended.
+    pub(super) stays_until: Option<BootTime>,
     events: Events,
     /// Is told what happens.
     pub(super) manager: Manager,
@@ -77,6 +89,7 @@ impl<'a> Supervisor<'a> {
             orders: guard.orders,
             terminal,
             grace: settings.supervision.grace.unwrap_or(USUAL_GRACE),
+            stays_until: None,
             events,
             manager: Manager::new(settings.supervision.notify),
             to_self,
@@ -86,7 +99,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Runs the command while the lock is held.
-    pub(super) fn supervise(self, client: &Client, held: &Held) -> Result<Exit, Failure> {
+    pub(super) fn supervise(mut self, client: &Client, held: &Held) -> Result<Outcome, Failure> {
         let to = self.to_self.clone();
         held.on_lost(move |reason| {
             let _ = to.send(Happening::Lost(reason));
@@ -97,21 +110,29 @@ impl<'a> Supervisor<'a> {
         });
         let timeout = client.session_timeout().unwrap_or(Duration::from_secs(10));
         let variables = held.variables(client, self.settings);
-        self.watch(Some(held), variables, look_interval(timeout))
+        let interval = look_interval(timeout);
+        let (exit, may_stay) = self.watch(Some(held), variables, interval)?;
+        match self.stays_until.map(|until| Stay::new(until, self.settings.supervision.on_ask)) {
+            Some(stay) if may_stay && stay.left(now()).is_some() => {
+                self.stay(&stay, exit, held, interval)
+            }
+            _ => Ok(Outcome { exit, stayed: Stayed::No }),
+        }
     }
 
     /// Runs it although nothing is held.
-    pub(super) fn supervise_without_lock(self) -> Result<Exit, Failure> {
+    pub(super) fn supervise_without_lock(mut self) -> Result<Exit, Failure> {
         let variables = vec![("ZKLOCK_LOCK".to_owned(), self.settings.lock.path.clone())];
-        self.watch(None, variables, Duration::from_secs(3600))
+        Ok(self.watch(None, variables, Duration::from_secs(3600))?.0)
     }
 
+    /// The exit code, and whether the lock may be kept now.
     fn watch(
-        mut self,
+        &mut self,
         held: Option<&Held>,
         variables: Vec<(String, String)>,
         interval: Duration,
-    ) -> Result<Exit, Failure> {
+    ) -> Result<(Exit, bool), Failure> {
         let begun = Instant::now();
         let seen = self.see(held, None);
         if held.is_some() && seen.held_until.is_none() {
@@ -149,16 +170,60 @@ impl<'a> Supervisor<'a> {
                 }
                 Some(Then::NotStarted(exit)) => {
                     self.terminal.take_from(course.command);
-                    return Ok(exit);
+                    return Ok((exit, false));
                 }
                 Some(Then::End { force, lost, exit }) => {
                     if !self.end(force, &course, held) {
                         continue;
                     }
+                    let may_stay = lost.is_none() && course.may_stay();
                     self.tell_of_end(lost, exit, begun.elapsed());
-                    return Ok(exit);
+                    return Ok((exit, may_stay));
                 }
             }
+        }
+    }
+
+    /// Keeps the lock for the rest of its time.
+    fn stay(
+        &mut self,
+        stay: &Stay,
+        exit: Exit,
+        held: &Held,
+        interval: Duration,
+    ) -> Result<Outcome, Failure> {
+        // A loss from now on is none of the command's. The news of an earlier one may come late.
+        if let Err(error) = held.ensure_held_within(CHECK_TAKES) {
+            if error.kind() == ErrorKind::NodeDeleted {
+                return Err(lost_before_end(&error));
+            }
+        }
+        self.tell_of_stay(stay);
+        let mut happening = None;
+        loop {
+            let (actions, next) = stay.step(happening.take(), now());
+            for action in actions {
+                self.carry_out(action);
+            }
+            match next {
+                Next::Wait => {}
+                Next::Stop => stop_job(self.terminal.is_there()),
+                Next::End(stayed) => return Ok(Outcome { exit, stayed }),
+            }
+            happening = self.wait(Some(stay.until), interval);
+        }
+    }
+
+    fn tell_of_stay(&self, stay: &Stay) {
+        let left = stay.left(now()).unwrap_or_default();
+        self.manager.stays();
+        self.events.write("still_held", &json!({ "left_ms": left.as_millis() as u64 }));
+        if self.settings.is_verbose || io::stderr().is_terminal() {
+            let text = format!(
+                "the command has ended; held for another {} (--hold-at-least)",
+                lasting(left)
+            );
+            say(&self.settings.subject, &text);
         }
     }
 
@@ -247,4 +312,9 @@ impl<'a> Supervisor<'a> {
         let fields = json!({ "exit": exit.code(), "ran_ms": took.as_millis() as u64 });
         self.events.write("ended", &fields);
     }
+}
+
+/// The news of it may come after the end of the command.
+pub(super) fn lost_before_end(error: &Error) -> Failure {
+    Failure::new(Exit::LockLost, format!("LOCK LOST before the end of the command: {error}"))
 }

@@ -97,6 +97,8 @@ pub(super) struct Course<'a> {
     /// When the command has to be gone, whatever the guard does.
     force_at: Option<BootTime>,
     ending_signals: u32,
+    /// Another client wants the lock, and the command was asked to end for that.
+    is_release_wanted: bool,
     /// After a second signal that was to end it, or after it has run long enough.
     kill_at: Option<BootTime>,
     is_kill_wanted: bool,
@@ -128,6 +130,7 @@ impl<'a> Course<'a> {
             has_run_too_long: false,
             force_at: None,
             ending_signals: 0,
+            is_release_wanted: false,
             kill_at: None,
             is_kill_wanted: false,
             killed_by: None,
@@ -141,6 +144,12 @@ impl<'a> Course<'a> {
     /// When there is something to do though nothing happens.
     pub(super) fn wakes_at(&self) -> Option<BootTime> {
         [self.run_ends, self.force_at, self.kill_at, self.killed_by].into_iter().flatten().min()
+    }
+
+    /// Whether the lock may be kept now that the command has ended: if it was started, and nobody wanted an end of
+    /// both.
+    pub(super) fn may_stay(&self) -> bool {
+        self.command.is_some() && self.ending_signals == 0 && !self.is_release_wanted
     }
 
     /// What to do now that this has happened, or nothing has.
@@ -251,6 +260,7 @@ impl<'a> Course<'a> {
         let what = match self.plan.on_ask {
             OnAsk::Ignore => "the command goes on (--on-ask ignore)".to_owned(),
             OnAsk::Signal(signal) => {
+                self.is_release_wanted = true;
                 self.ask_to_end(signal);
                 format!("{} to {}", name_of(signal), self.program)
             }
@@ -731,5 +741,29 @@ mod tests {
             assert_eq!(actions.remove(0), Action::Write("release_requested", json!({})));
             assert_eq!(actions, signals(told));
         }
+    }
+
+    #[test]
+    fn the_lock_may_be_kept_unless_somebody_wanted_the_end_of_both() {
+        let plan = plan(&["--max-run", "10s"]);
+        assert!(!begun(&plan).may_stay());
+        let told = |happening| {
+            let mut course = started(&plan);
+            take(&mut course, happening, held(BEGIN));
+            course.may_stay()
+        };
+        assert!(told(Happening::Signal(Signal::SIGHUP)));
+        assert!(told(Happening::Signal(Signal::SIGUSR1)));
+        for signal in ASKING_TO_END {
+            assert!(!told(Happening::Signal(signal)), "{signal}");
+        }
+        assert!(!told(Happening::ReleaseRequested));
+        let ignoring = self::plan(&["--on-ask", "ignore"]);
+        let mut course = started(&ignoring);
+        take(&mut course, Happening::ReleaseRequested, held(BEGIN));
+        assert!(course.may_stay());
+        let mut course = started(&plan);
+        at(&mut course, held(BEGIN + 10 * SECOND));
+        assert!(course.has_run_too_long && course.may_stay());
     }
 }

@@ -31,6 +31,11 @@ impl Manager {
         self.tell("READY=1\nSTATUS=ends without having run the command");
     }
 
+    /// The command has ended, and the lock is kept.
+    pub(super) fn stays(&self) {
+        self.tell("STATUS=the command has ended; keeps the lock for --hold-at-least");
+    }
+
     /// The command is being ended.
     pub(super) fn stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=the lock is lost");

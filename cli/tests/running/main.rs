@@ -11,6 +11,7 @@ mod forward;
 mod many;
 mod plain;
 mod signals;
+mod stay;
 mod steps;
 mod support;
 mod terminal;

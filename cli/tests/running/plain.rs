@@ -44,13 +44,15 @@ fn the_exit_code_is_that_of_the_command() {
 #[test]
 fn wrong_usage_is_64_and_runs_nothing() {
     let site = Site::new("usage");
-    let cases: [&[&str]; 8] = [
+    let cases: [&[&str]; 10] = [
         &["a"],
         &["--on-loss", "nothing", "a", "echo", "ran"],
         &["-w", "1x", "a", "echo", "ran"],
         &["-s", "--once", "k", "a", "echo", "ran"],
         &["--label", "two\nlines", "a", "echo", "ran"],
         &["../a", "echo", "ran"],
+        &["--hold-at-least", "1h", "--once", "k", "a", "echo", "ran"],
+        &["--hold-at-least", "1h", "--lead", "a", "echo", "ran"],
         &["--grace", "2s", "a", "echo", "ran"],
         // It would be ended without an outage now and then.
         &["--grace", "1150ms", "a", "echo", "ran"],
