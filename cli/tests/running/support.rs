@@ -74,6 +74,8 @@ impl Site {
 
     /// Waits until this event is in the file of events of a running process; then the file is empty.
     pub(crate) fn until_it_says(&self, event: &str, file: &Path) {
+        // For a file that is not there yet, tail looks only once a second.
+        fs::OpenOptions::new().append(true).create(true).open(file).unwrap();
         let script = "tail -n +1 -F \"$0\" 2>/dev/null | grep -m 1 \"\\\"event\\\":\\\"$1\\\"\" && : > \"$0\"";
         let mut shell = Command::new("sh");
         let shell = shell.args(["-c", script]).arg(file).arg(event).stdout(Stdio::null());
