@@ -503,9 +503,11 @@ fn it_fits_narrow_and_wide_windows_light_and_dark() {
     for (name, reply, hash, text) in states {
         site.reply(reply);
         for (width, height) in [(360, 740), (800, 900), (1_400, 900), (1_600, 1_000)] {
+            browser.view(width, height, "light");
+            site.open(hash);
             for scheme in ["light", "dark"] {
+                // What it is shown in may change while it is open.
                 browser.view(width, height, scheme);
-                site.open(hash);
                 browser.until_shown(text);
                 browser.picture(&format!("{name}-{width}-{scheme}"));
                 let where_ = format!("{name}, {width}, {scheme}");
