@@ -13,7 +13,7 @@ use crate::support::proxy::Proxy;
 use crate::support::raw::Raw;
 use crate::support::server;
 use crate::support::site::Site;
-use crate::support::{connecting, eventually, skip_without_server};
+use crate::support::{connecting, eventually, setting, skip_without_server};
 
 /// Clients of each kind, with `THREADS` threads each.
 const CLIENTS: usize = 2;
@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(500);
 
 /// How many items there are. Each waits for at most three writes.
 fn items() -> usize {
-    if server::has_slow_log() { 4_000 } else { 20_000 }
+    setting("ZKLOCK_STORM_ITEMS", if server::has_slow_log() { 4_000 } else { 20_000 }) as usize
 }
 
 /// How many items are offered and delivered between two faults.
