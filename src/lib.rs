@@ -288,6 +288,11 @@ pub mod election {
     pub use crate::recipes::election::progress::{ElectionPhase, ElectionProgress};
 }
 
+/// Types for locks that are [held for maintenance](LockNode::hold_for_maintenance).
+pub mod maintenance {
+    pub use crate::contend::maintenance::{MaintenanceEnd, MaintenanceHold};
+}
+
 /// The guard of a participant inside a [`DoubleBarrier`].
 pub mod barrier {
     pub use crate::recipes::double_barrier::Entered;

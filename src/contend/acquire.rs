@@ -15,6 +15,8 @@ use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
 use super::interop_warning;
 use super::long_wait::LongWait;
+use super::maintenance::EnsembleClock;
+use super::maintenance_ahead::MaintenanceAhead;
 use super::proof_that_others_are_ahead::OthersSeen;
 use super::tell_facts::tell_own_wait;
 use super::ticket::{Form, NodeNaming};
@@ -101,7 +103,7 @@ struct Attempt<'a> {
     others: &'a OthersSeen,
     /// When the list was asked for that is judged next.
     listed_at: Option<Instant>,
-    /// When its node was made.
+    /// When its node was there for certain, if it was made.
     queued_at: Option<Instant>,
     /// The data with which its node was made, if they are not those of the contention.
     made_with: Option<Vec<u8>>,
@@ -110,6 +112,7 @@ struct Attempt<'a> {
     /// Whether the node tells of other waits than this one.
     tells_of_others: bool,
     long_wait: LongWait,
+    maintenance: MaintenanceAhead,
 }
 
 /// A place in the ensemble's queue that one call leaves and another may take.
@@ -223,6 +226,7 @@ pub(crate) fn pursue(
         taken_over: false,
         tells_of_others: false,
         long_wait: LongWait::default(),
+        maintenance: MaintenanceAhead::default(),
     };
     let (mut acquisition, begin) = match paused {
         Some(paused) => {
@@ -312,6 +316,10 @@ impl Attempt<'_> {
             if let Some(listed_at) = listed_at.filter(|_| acquisition.is_blocked()) {
                 self.others.note(listed_at);
             }
+            if acquisition.is_blocked() && self.end_maintenance(&session, acquisition)? {
+                event = Some(Input::Woken);
+                continue;
+            }
             if matches!(action, Action::Wait) {
                 self.report_waiting(acquisition);
             }
@@ -400,6 +408,38 @@ impl Attempt<'_> {
         }
     }
 
+    /// Deletes the maintenance holds ahead whose time is over, and returns whether one has gone.
+    fn end_maintenance(
+        &mut self,
+        session: &Session,
+        acquisition: &Acquisition,
+    ) -> Result<bool, Stop> {
+        let ahead = acquisition.maintenance_ahead();
+        let (Some(own), Some(queued_at)) = (acquisition.own_name(), self.queued_at) else {
+            return Ok(false);
+        };
+        if ahead.is_empty() {
+            self.maintenance = MaintenanceAhead::default();
+            return Ok(false);
+        }
+        let own = path::join(&self.node, own);
+        let bell = Some(self.call.bell()).filter(|_| acquisition.is_patient());
+        let mut maintenance = std::mem::take(&mut self.maintenance);
+        maintenance.put_off();
+        let has_gone = self.ask(session, |session, node| {
+            let Some(stat) = session.exists(&own, false)? else { return Ok(true) };
+            let clock = EnsembleClock::new(stat.ctime, queued_at);
+            maintenance.look(session, node, ahead, clock, bell.as_ref())
+        });
+        self.maintenance = maintenance;
+        match has_gone {
+            Ok(has_gone) => Ok(has_gone.unwrap_or(false)),
+            // The next request finds that, too.
+            Err(Stop::SessionEnded(_)) => Ok(false),
+            Err(stop) => Err(stop),
+        }
+    }
+
     fn create(&mut self, session: &Arc<Session>, prefix: String) -> Result<Input, Stop> {
         let path = path::join(&self.node, &prefix);
         let acl = self.contention.acl;
@@ -418,12 +458,13 @@ impl Attempt<'_> {
         let leaving = session.leaving(&self.node);
         let before = session.status().now().connection;
         self.listed_at = Some(self.others.listing());
-        (self.queued_at, self.taken_over) = (self.listed_at, false);
+        self.taken_over = false;
         let made_with = self.data_of_a_wait();
         let data = made_with.as_deref().unwrap_or(&self.contention.data);
         let entered =
             self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)));
         self.made_with = made_with;
+        self.queued_at = Some(rt::now());
         let after = session.status().now().connection;
         let Enqueued { made, siblings } = match self.sort(entered?, CREATE) {
             Ok(entered) => entered,
@@ -637,6 +678,10 @@ impl Attempt<'_> {
                 ToDo::Look => return Ok(Input::Woken),
                 ToDo::Succeed => return Ok(Input::Succeeded),
             }
+            if self.maintenance.is_due() && self.end_maintenance(session, acquisition)? {
+                return Ok(Input::Woken);
+            }
+            self.call.set_alarm_by(self.maintenance.due());
             if self.call.alarm_rings() && self.long_wait.go_on(self.call, self.contention.node) {
                 self.tell_wait(acquisition);
             }

@@ -11,7 +11,8 @@
 
 use uuid::Uuid;
 
-use super::rule::{Rule, Verdict, Watch};
+use super::maintenance_ahead::HoldAhead;
+use super::rule::{Rule, Verdict, Watch, in_grant_order};
 use super::ticket::{Form, Ticket};
 use crate::error::{Error, ErrorKind};
 use crate::session::connection::{Names, Stat};
@@ -194,16 +195,20 @@ struct Seen {
     /// The first of them.
     first: Option<String>,
     are_behind: bool,
+    maintenance: Vec<HoldAhead>,
 }
 
 impl Seen {
     fn by(own: &str, children: &Names) -> Option<Seen> {
         let mine = Ticket::parse(own)?;
-        let mut seen = Seen { ahead: 0, first: None, are_behind: false };
+        let mut seen = Seen { ahead: 0, first: None, are_behind: false, maintenance: Vec::new() };
         let mut first: Option<Ticket<'_>> = None;
         for one in children.iter().filter_map(Ticket::parse) {
             if one < mine {
                 seen.ahead += 1;
+                if seen.maintenance.is_empty() && one.is_maintenance() {
+                    seen.maintenance = holds_ahead(&mine, children);
+                }
                 first = Some(first.map_or(one.clone(), |first| first.min(one)));
             } else {
                 seen.are_behind |= one > mine;
@@ -212,6 +217,17 @@ impl Seen {
         seen.first = first.map(|first| first.name().to_owned());
         Some(seen)
     }
+}
+
+/// The maintenance holds ahead of this contender, the first one first.
+pub(super) fn holds_ahead(mine: &Ticket<'_>, children: &Names) -> Vec<HoldAhead> {
+    let ahead = in_grant_order(children.iter().filter(|name| *name != mine.name()));
+    let ahead = ahead.split(|one| one > mine).next().unwrap_or_default();
+    let holds = ahead.iter().enumerate().filter(|(_, one)| one.is_maintenance());
+    let between = |place: usize| ahead.len() - place - 1;
+    holds
+        .map(|(place, one)| HoldAhead { name: one.name().to_owned(), between: between(place) })
+        .collect()
 }
 
 impl Acquisition {
@@ -295,6 +311,17 @@ impl Acquisition {
     pub(crate) fn ahead(&self) -> (usize, Option<String>) {
         let seen = self.seen.as_ref().filter(|_| self.own.is_some());
         seen.map_or((0, None), |seen| (seen.ahead, seen.first.clone()))
+    }
+
+    /// Whether it waits for others.
+    pub(super) fn is_patient(&self) -> bool {
+        self.patient
+    }
+
+    /// The maintenance holds ahead, the first one first, when a list was judged last.
+    pub(super) fn maintenance_ahead(&self) -> &[HoldAhead] {
+        let seen = self.seen.as_ref().filter(|_| self.own.is_some());
+        seen.map_or(&[], |seen| &seen.maintenance)
     }
 
     /// Goes on for another call, which waits for others if `patient`.

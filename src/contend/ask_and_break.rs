@@ -35,7 +35,8 @@ pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
             if !holds(&ticket, children.iter()) {
                 break;
             }
-            asked += usize::from(write(session, &path::join(&whole, ticket.name()))?);
+            let path = path::join(&whole, ticket.name());
+            asked += usize::from(write(session, &path)?.unwrap_or(false));
         }
         Ok(asked)
     })
@@ -47,13 +48,28 @@ pub(crate) fn ask_contender(client: &Client, node: &str, contender: &str) -> Res
     let path = client.core().whole(contender);
     let needs = "WRITE on the contender";
     let purpose = Purpose::to_change("ask a contender to release the lock", needs);
-    purpose.ask(client.core(), contender, |session| write(session, &path))
+    let asked = purpose.ask(client.core(), contender, |session| write(session, &path))?;
+    asked.ok_or_else(|| {
+        let message = format!(
+            "{contender:?} belongs to no session, so nobody can be asked to release it: a maintenance hold is released \
+             by name"
+        );
+        Error::new(ErrorKind::InvalidArgument, message).on(node)
+    })
 }
 
-fn write(session: &Session, path: &str) -> Answer<bool> {
+/// False if the node is not there any more; `None` if it belongs to no session: nobody would read the request, and it
+/// would overwrite what a maintenance hold says.
+fn write(session: &Session, path: &str) -> Answer<Option<bool>> {
+    match session.exists(path, false) {
+        Ok(Some(stat)) if stat.ephemeral_owner == 0 => return Ok(None),
+        // The stat may be hidden.
+        Ok(_) | Err(Fault::NoAuth) => {}
+        Err(fault) => return Err(fault),
+    }
     match session.write(path, OF_CURATOR) {
-        Ok(()) => Ok(true),
-        Err(Fault::NoNode) => Ok(false),
+        Ok(()) => Ok(Some(true)),
+        Err(Fault::NoNode) => Ok(Some(false)),
         Err(fault) => Err(fault),
     }
 }

@@ -36,8 +36,8 @@ pub(crate) fn with_facts(first_line: &str) -> Vec<u8> {
 
 /// The facts; `None` if the data tell none.
 pub(crate) fn facts(data: &[u8]) -> Option<Facts> {
-    let line = fact_line(data)?;
-    let value = |key| values(line).find_map(|(one, value)| (one == key).then_some(value));
+    fact_line(data)?;
+    let value = |key| fact(data, key);
     let nodes = |key| value(key).map(nodes_in).unwrap_or_default();
     Some(Facts {
         held_for: value(HELD_FOR).and_then(|held| held.parse().ok()).map(Duration::from_millis),
@@ -45,6 +45,11 @@ pub(crate) fn facts(data: &[u8]) -> Option<Facts> {
         under: nodes(UNDER),
         keeps_waiting: nodes(KEEPS_WAITING),
     })
+}
+
+/// One of the facts.
+pub(super) fn fact<'a>(data: &'a [u8], key: &str) -> Option<&'a str> {
+    values(fact_line(data)?).find_map(|(one, value)| (one == key).then_some(value))
 }
 
 /// The same data with this fact; `None` if they tell no facts.
@@ -91,7 +96,7 @@ fn without_facts(data: &[u8]) -> Vec<&[u8]> {
     lines.filter(|(place, _)| *place != 1).map(|(_, line)| line).collect()
 }
 
-fn with(data: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
+pub(super) fn with(data: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     let line = fact_line(data)?;
     let others = line.split(' ').filter(|word| word.split('=').next() != Some(key));
     let fact = format!("{key}={value}");

@@ -25,6 +25,9 @@ fn blindness(form: Form, theirs: &Ticket<'_>) -> Option<&'static str> {
                          path of its own for each";
     const SEMAPHORE: &str = "clients of other locks ignore a semaphore's nodes; use a lock path \
                              of its own for the semaphore";
+    if theirs.is_maintenance() {
+        return None;
+    }
     let of_kazoo = ["__lock__", "__rlock__"].iter().any(|marker| theirs.marker().ends_with(marker));
     let of_curator = theirs.guid().len() == DASHED && !of_kazoo;
     let is_mutex = |kind| kind == ContenderKind::Mutex;
@@ -72,6 +75,7 @@ mod tests {
             (mutex(Curator), &kazoo_mutex, true),
             (mutex(Curator), &kazoo_reader, true),
             (mutex(Curator), &curator_reader, true),
+            (mutex(Curator), &format!("_c_{UUID}-maintenance-__WRIT__0000000001"), false),
             (mutex(Curator), &curator_writer, true),
             (reader(Curator), &curator_reader, false),
             (reader(Curator), &curator_writer, false),

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::ask_and_break::is_request;
 use super::contender_facts::{Facts, facts};
+use super::maintenance::{MaintenanceHold, held_since};
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
@@ -173,10 +174,23 @@ impl Contender {
     ///
     /// [kept]: crate::DistributedLock::keep_for
     pub fn held_since(&self) -> Option<SystemTime> {
+        if self.maintenance().is_some() {
+            return held_since(&self.data).or(self.since).filter(|_| self.holds);
+        }
         let held_for = self.facts().filter(|_| self.holds)?.held_for;
         let told = held_for.and_then(|held_for| self.told.written?.checked_sub(held_for));
         // Not before there was a node, whatever it tells.
         told.max(self.since)
+    }
+
+    /// Returns why and until when the lock is held for maintenance, if that is what this contender is: see
+    /// [`LockNode::hold_for_maintenance`](crate::LockNode::hold_for_maintenance).
+    ///
+    /// Its node's name says what it is. If an ACL hides its data, or they were overwritten, the rest is not known.
+    pub fn maintenance(&self) -> Option<MaintenanceHold> {
+        let ticket = Ticket::parse(path::last(&self.path));
+        let is_hold = self.session.is_none() && ticket.is_some_and(|one| one.is_maintenance());
+        is_hold.then(|| MaintenanceHold::read(&self.data, self.told.written))
     }
 
     /// Returns the first line of the data as text; what is not UTF-8 is replaced.

@@ -109,6 +109,15 @@ impl Form {
             NodeNaming::Kazoo => format!("{}{marker}", guid.simple()),
         }
     }
+
+    /// The same for a maintenance hold, whose name says so: all clients take it for a contender.
+    pub(crate) fn maintenance_prefix(&self, guid: Uuid) -> String {
+        let marker = self.marker();
+        match self.naming {
+            NodeNaming::Curator => format!("{PROTECTED}{guid}{MAINTENANCE}{marker}"),
+            NodeNaming::Kazoo => format!("{}{MAINTENANCE}{marker}", guid.simple()),
+        }
+    }
 }
 
 /// No number this close to the last one is granted: past it the server repeats numbers, and
@@ -125,6 +134,9 @@ const MARKERS: [(&str, ContenderKind); 5] = [
 ];
 
 const PROTECTED: &str = "_c_";
+
+/// Stands between the guid and the marker of a maintenance hold.
+const MAINTENANCE: &str = "-maintenance";
 
 /// A contender's place in the queue; the order of tickets is the order of grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,9 +211,14 @@ impl<'a> Ticket<'a> {
     pub(crate) fn has_guid(&self, guid: Uuid) -> bool {
         let goes_on = |rest: &str| rest.starts_with('-');
         let ours = |name: &str| name.strip_prefix(&guid.to_string()).is_some_and(goes_on);
-        let of_kazoo = |rest: &str| rest.starts_with("__") || rest.starts_with("-lease-");
+        let of_kazoo = |rest: &str| rest.starts_with("__") || rest.starts_with('-');
         self.name.strip_prefix(PROTECTED).is_some_and(ours)
             || self.name.strip_prefix(&guid.simple().to_string()).is_some_and(of_kazoo)
+    }
+
+    /// Whether it is a maintenance hold's.
+    pub(crate) fn is_maintenance(&self) -> bool {
+        self.guid().ends_with(MAINTENANCE)
     }
 
     /// Whether the numbers of this lock node are used up, so that this ticket proves no place.

@@ -13,7 +13,9 @@ use crate::contend::ask_and_break;
 use crate::contend::contender_facts::{facts, with_facts};
 use crate::contend::hold::Hold;
 use crate::contend::hold_limit::SHORTEST;
+use crate::contend::hold_for_maintenance::{self, Terms};
 use crate::contend::list_contenders::{self, Contender};
+use crate::contend::maintenance::MaintenanceEnd;
 use crate::contend::observe_holders::observe;
 use crate::contend::proof_that_others_are_ahead::OthersSeen;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
@@ -255,6 +257,99 @@ impl LockNode {
     /// otherwise as [`contenders`](Self::contenders).
     pub fn break_lock(&self, contender: &Contender) -> Result<bool> {
         ask_and_break::break_off(self.client(), self.node()?, &contender.path)
+    }
+}
+
+impl LockNode {
+    /// Keeps everybody from the lock for maintenance, with no process that stays: waits until the lock is free, and
+    /// returns the hold; `None` if others still have the lock when the wait, or the hold's own time, is over.
+    ///
+    /// The hold is a contender's node that belongs to no session. While it is the first, no client in any language
+    /// that respects this lock gets it, and everybody sees the reason: [`Contender::maintenance`] tells it. It ends when it is
+    /// [released](Self::release_maintenance), or at `end` by the ensemble's clock: then the first waiters of this library
+    /// delete it, and so does each of its calls that finds it without waiting. **Other libraries' waiters do not end it.**
+    ///
+    /// The node's name is one that the present contenders respect; if there are none, one as this lock's own contenders
+    /// have. So, for a path that Curator's read/write locks use, call this on a
+    /// [`DistributedRwLock`](crate::DistributedRwLock), and for one that kazoo uses set
+    /// [`NodeNaming::Kazoo`](crate::NodeNaming::Kazoo).
+    ///
+    /// The first line of the lock's [data](Self#settings) says who has made the hold.
+    ///
+    /// While it waits, the hold [is asked for](crate::maintenance::MaintenanceHold::is_asked_for): contenders that come
+    /// later wait behind it. If the call ends without the lock, it deletes the node; if the process dies, the waiters of
+    /// this library do half a minute later.
+    ///
+    /// Not for a job's own work: nothing notices if the job dies.
+    ///
+    /// # Errors
+    ///
+    /// - [`InvalidArgument`](ErrorKind::InvalidArgument) for a reason that is empty, longer than 1,000 bytes, or has
+    ///   control characters, and for a hold that lasts less than a millisecond;
+    /// - [`NodeDeleted`](ErrorKind::NodeDeleted) if another client released the hold meanwhile;
+    /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without READ and WRITE on the contenders' nodes, which a waiting
+    ///   lock does not need;
+    /// - [`Cancelled`](ErrorKind::Cancelled), [`SequenceExhausted`](ErrorKind::SequenceExhausted);
+    /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the time is over during an outage: the lock may be held;
+    /// - others that [end every wait](crate::guide#what-ends-every-wait).
+    pub fn hold_for_maintenance(
+        &self,
+        reason: &str,
+        end: MaintenanceEnd,
+        wait: impl Into<Wait>,
+    ) -> Result<Option<Contender>> {
+        let terms = Terms { reason, end };
+        hold_for_maintenance::hold(&self.maintenance_contention()?, terms, &wait.into())
+    }
+
+    /// As [`hold_for_maintenance`](Self::hold_for_maintenance), without waiting: the hold begins when those who have
+    /// the lock, and those who wait already, have left it.
+    ///
+    /// An `end` [after](MaintenanceEnd::After) some time counts from now.
+    ///
+    /// # Errors
+    ///
+    /// As [`hold_for_maintenance`](Self::hold_for_maintenance), with the [connect
+    /// timeout](crate::ClientBuilder::connect_timeout) as the wait.
+    pub fn queue_for_maintenance(&self, reason: &str, end: MaintenanceEnd) -> Result<Contender> {
+        hold_for_maintenance::queue(&self.maintenance_contention()?, Terms { reason, end })
+    }
+
+    /// Moves the end of a hold, and returns whether the hold was still there.
+    ///
+    /// An `end` [after](MaintenanceEnd::After) some time counts from now; a time that has passed ends the hold. If a
+    /// waiter deletes the hold in the same moment, either that happens, and this returns false, or the hold stays.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for what is no maintenance hold of this lock, and for one that is
+    /// only [asked for](crate::maintenance::MaintenanceHold::is_asked_for);
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ and WRITE on its node; otherwise as
+    /// [`contenders`](Self::contenders).
+    pub fn change_maintenance(&self, hold: &Contender, end: MaintenanceEnd) -> Result<bool> {
+        hold_for_maintenance::change(self.client(), self.node()?, hold, end)
+    }
+
+    /// Ends a hold, and returns whether it was still there.
+    ///
+    /// Returns true also if it only may have been there, because a first reply was lost.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for what is no maintenance hold of this lock;
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without DELETE on the lock node; otherwise as
+    /// [`contenders`](Self::contenders).
+    pub fn release_maintenance(&self, hold: &Contender) -> Result<bool> {
+        hold_for_maintenance::release(self.client(), self.node()?, hold)
+    }
+
+    fn maintenance_contention(&self) -> Result<Contention<'_>> {
+        self.client().core().check_process()?;
+        let kind = match self.kind {
+            ContenderKind::Read | ContenderKind::Write => ContenderKind::Write,
+            ContenderKind::Mutex | ContenderKind::Permits => ContenderKind::Mutex,
+        };
+        Ok(self.contention(self.node()?, self.form(kind)))
     }
 }
 

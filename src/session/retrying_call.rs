@@ -255,6 +255,11 @@ impl Call {
         self.alarm = at;
     }
 
+    /// Has it return by this time.
+    pub(crate) fn set_alarm_by(&mut self, at: Option<Instant>) {
+        self.alarm = self.alarm.into_iter().chain(at).min();
+    }
+
     /// Whether it is time for the alarm, which is over then.
     pub(crate) fn alarm_rings(&mut self) -> bool {
         self.alarm.take_if(|at| rt::now() >= *at).is_some()

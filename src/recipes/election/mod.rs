@@ -119,7 +119,7 @@ impl LeaderElection {
     ///
     /// As [`contenders`](LockNode::contenders).
     pub fn leader(&self) -> Result<Option<Contender>> {
-        self.holder()
+        Ok(self.holder()?.filter(is_candidate))
     }
 
     /// Observes who leads: first the present [`leader`](LeaderElection::leader), then the leader
@@ -128,9 +128,14 @@ impl LeaderElection {
     /// A change of the leader costs each observer a list and a read. While there is none, the list
     /// of candidates is watched.
     pub fn observe(&self) -> Changes<Option<Contender>> {
-        let leader = |holders: Vec<Contender>| holders.into_iter().next();
+        let leader = |holders: Vec<Contender>| holders.into_iter().next().filter(is_candidate);
         observe(self.client(), self.node().map(str::to_owned), ContenderKind::Mutex, leader)
     }
+}
+
+/// Whether it is no [maintenance hold](LockNode::hold_for_maintenance), during which nobody leads.
+fn is_candidate(leader: &Contender) -> bool {
+    leader.maintenance().is_none()
 }
 
 impl LeaderElection {
