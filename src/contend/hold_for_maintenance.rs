@@ -18,7 +18,7 @@ use super::maintenance::{
 };
 use super::maintenance_ahead::{HoldAhead, MaintenanceAhead};
 use super::rule::in_grant_order;
-use super::ticket::{NodeNaming, Ticket};
+use super::ticket::{ContenderKind, Form, NodeNaming, Ticket};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
@@ -162,6 +162,8 @@ fn check_end(end: MaintenanceEnd, lock_node: &str) -> Result<()> {
 struct Maker<'a> {
     contention: &'a Contention<'a>,
     terms: Terms<'a>,
+    /// Stands in the name of its node, so that it is found after a lost reply.
+    guid: Uuid,
     /// The lock node, as the server knows it.
     lock_node: String,
     watch_loop: WatchLoop,
@@ -188,6 +190,7 @@ impl<'a> Maker<'a> {
         Maker {
             contention,
             terms,
+            guid: Uuid::from_u128(rt::random()),
             lock_node: core.whole(contention.node),
             watch_loop: WatchLoop::new(Call::new(core, wait).with_retry()),
             name: None,
@@ -209,7 +212,7 @@ impl<'a> Maker<'a> {
 
     /// Makes its node, which says that the hold is asked for.
     fn make(&mut self) -> Result<(), Stop> {
-        let (guid, mut was_asked) = (Uuid::from_u128(rt::random()), false);
+        let (guid, mut was_asked) = (self.guid, false);
         let (data, lock_node) = (self.data(), &self.lock_node);
         let Contention { form, acl, .. } = self.contention;
         let made = self.watch_loop.call.insist(|session| {
@@ -346,9 +349,22 @@ impl<'a> Maker<'a> {
     fn withdraw(self, stop: Stop) -> Error {
         let Contention { client, node, .. } = self.contention;
         let call = &self.watch_loop.call;
-        if let (Some(session), Some(_)) = (call.live_session(), &self.name) {
+        if let Some(session) = call.live_session() {
             let until = Deadline::after(DROP_LIMIT);
-            let _ = client.core().reaper().put_away(&session, self.path(), until, None);
+            // It may have been made, though its name is not known.
+            let delete = |session: &Session| {
+                session.sync()?;
+                let children = session.names(&self.lock_node, false)?.unwrap_or_default();
+                let own =
+                    children.iter().filter_map(Ticket::parse).find(|one| one.has_guid(self.guid));
+                own.map_or(Ok(()), |own| session.delete(&path::join(&self.lock_node, own.name())))
+            };
+            if !matches!(session.ask(&until.into(), delete), Some(Ok(()) | Err(Fault::NoNode))) {
+                let markers = [NodeNaming::Curator, NodeNaming::Kazoo].map(|naming| {
+                    Form::new(naming, ContenderKind::Mutex).maintenance_front(self.guid)
+                });
+                client.core().reaper().sweep(&session, self.lock_node.clone(), markers.to_vec());
+            }
         }
         match stop {
             Stop::Cancelled => cancelled(node),

@@ -5,6 +5,8 @@
 //!   the grant), [`wait_graph`] (what waits for ever).
 //! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`proof_that_others_are_ahead`]; [`downgrade`] from
 //!   one kind to another without a gap; [`long_wait`]: what is done about one.
+//! - Holds without a session: [`maintenance`] (what their nodes say), [`hold_for_maintenance`], and how waiters end them
+//!   ([`maintenance_ahead`]).
 //! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
 //!   [`handover_among_threads_policy`]; [`kept_waiting`] (what those hold that wait for it).
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], for how long at most ([`hold_limit`]), what its node

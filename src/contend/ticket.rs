@@ -112,10 +112,14 @@ impl Form {
 
     /// The same for a maintenance hold, whose name says so: all clients take it for a contender.
     pub(crate) fn maintenance_prefix(&self, guid: Uuid) -> String {
-        let marker = self.marker();
+        format!("{}{}", self.maintenance_front(guid), self.marker())
+    }
+
+    /// What is before the marker there.
+    pub(crate) fn maintenance_front(&self, guid: Uuid) -> String {
         match self.naming {
-            NodeNaming::Curator => format!("{PROTECTED}{guid}{MAINTENANCE}{marker}"),
-            NodeNaming::Kazoo => format!("{}{MAINTENANCE}{marker}", guid.simple()),
+            NodeNaming::Curator => format!("{PROTECTED}{guid}{MAINTENANCE}"),
+            NodeNaming::Kazoo => format!("{}{MAINTENANCE}", guid.simple()),
         }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
+use zklock::maintenance::MaintenanceEnd;
 use zklock::{ErrorKind, LeaderElection};
 
 use Whose::{Curator, Kazoo, Zklock, ZookeeperClient};
@@ -350,6 +351,57 @@ fn s71_curator_and_kazoo_that_uses_its_names_are_kept_apart_too() {
     meeting.mutexes("mutex", "mutex-subclass");
     meeting.readers_and_writers("", "-subclass");
     meeting.end();
+}
+
+/// A hold for maintenance keeps everybody of these kinds out, in whose names it is made, until it is released.
+fn maintenance_stops(test: &str, whose: Whose, kinds: &[&str]) {
+    let mut meeting = Meeting::of(test, whose, whose);
+    let zk = meeting.site.quiet_client();
+    for kind in kinds {
+        let begin = Instant::now();
+        let path = meeting.node(kind);
+        let lock = mutex(&zk, &meeting.site.base, kind);
+        // Its name is taken from the contenders that are there.
+        meeting.first.lock(&path, kind);
+        let hold = lock.queue_for_maintenance("disk", MaintenanceEnd::Never).unwrap();
+        meeting.second.order(&format!("lock {path} {kind}"));
+        meeting.contenders(&path, 3);
+        meeting.first.release();
+        meeting.contenders(&path, 2);
+        assert!(!meeting.first.tries(&path, kind, BRIEFLY), "{kind} during a hold");
+        assert_eq!(meeting.second.said(), None, "{kind} during a hold");
+        let holder = lock.holder().unwrap().expect("the hold");
+        assert_eq!(holder.maintenance().map(|hold| hold.reason).as_deref(), Some("disk"));
+        assert!(lock.release_maintenance(&hold).unwrap());
+        meeting.second.is_granted();
+        meeting.second.release();
+        meeting.contenders(&path, 0);
+        row(["zklock maintenance", &format!("{} {kind}", meeting.first)], 2, begin, "waits");
+    }
+    drop(zk);
+    meeting.end();
+}
+
+#[test]
+fn s71_a_maintenance_hold_stops_curators_mutex_and_read_write_lock() {
+    skip_without_zookeeper!();
+    skip_without!(Curator);
+    maintenance_stops("s71-maintenance-curator", Curator, &["mutex", "read", "write"]);
+}
+
+#[test]
+fn s71_a_maintenance_hold_stops_kazoo() {
+    skip_without_zookeeper!();
+    skip_without!(Kazoo);
+    let kinds = ["mutex", "read", "write", "mutex-patterns", "mutex-subclass", "write-subclass"];
+    maintenance_stops("s71-maintenance-kazoo", Kazoo, &kinds);
+}
+
+#[test]
+fn s71_a_maintenance_hold_stops_zookeeper_client() {
+    skip_without_zookeeper!();
+    skip_without!(ZookeeperClient);
+    maintenance_stops("s71-maintenance-zookeeper-client", ZookeeperClient, &["mutex"]);
 }
 
 // ----- pairs that do not, as documented

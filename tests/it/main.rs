@@ -41,6 +41,7 @@ mod lease; // how long locks stay certain: outages, pauses, throttling, servers 
 mod lease_losses; // scenario 28a: the own clock is first, whichever server is cut off
 mod limits; // scenarios 14–22: trying, timeouts, cancelling
 mod logger; // a program's logger that panics
+mod maintenance; // locks that are held for maintenance
 mod multi_lock; // scenarios 5 and 64–67: reentrant locks and multi-locks
 mod mutex; // scenarios 1–13b
 mod naming; // contenders named in the styles of other clients
