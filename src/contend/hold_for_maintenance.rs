@@ -35,6 +35,9 @@ use crate::session::watch_loop::{View, WatchLoop};
 /// How often a hold that is asked for is written anew.
 const RENEWED_EVERY: Duration = Duration::from_secs(10);
 
+/// The lock node is made so often if it is gone each time.
+const MOST_MADE: usize = 20;
+
 /// The longest text of a reason, in bytes.
 const LONGEST_REASON: usize = 1_000;
 
@@ -385,19 +388,18 @@ fn create(
     acl: &[Acl],
     naming: NodeNaming,
 ) -> Answer<String> {
-    let create = || session.create(path, data, acl, NodeKind::PersistentSequential);
-    let made = match create() {
-        Err(Fault::NoNode) => {
-            let kind = match naming {
-                NodeNaming::Curator => NodeKind::Container,
-                NodeNaming::Kazoo => NodeKind::Persistent,
-            };
-            make_parents(session, path::parent(path), kind, acl)?;
-            create()
-        }
-        made => made,
+    let kind = match naming {
+        NodeNaming::Curator => NodeKind::Container,
+        NodeNaming::Kazoo => NodeKind::Persistent,
     };
-    made.map(|made| made.path)
+    for _ in 0..MOST_MADE {
+        match session.create(path, data, acl, NodeKind::PersistentSequential) {
+            // An empty container may go as soon as it is made.
+            Err(Fault::NoNode) => make_parents(session, path::parent(path), kind, acl)?,
+            made => return made.map(|made| made.path),
+        }
+    }
+    Err(Fault::NoNode)
 }
 
 /// Looks who is ahead of this node, and watches the last one of them.

@@ -265,6 +265,26 @@ fn what_is_asked_for_and_not_written_anew_ends_and_what_others_wrote_does_not() 
     site.finish([zk]);
 }
 
+/// A waiter of ours would end a hold that was not written anew for half a minute.
+#[test]
+fn what_is_asked_for_is_kept_as_long_as_its_maker_waits() {
+    skip_without_zookeeper!();
+    let site = Site::shared("maintenance-renewed");
+    let (operator, zk) = (site.quiet_client(), site.quiet_client());
+    let (lock, theirs) = (mutex(&operator, &site.base, "a"), strict(&zk, &site.base, "a"));
+    let guard = theirs.lock().unwrap();
+    let asks = lock.clone();
+    let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, QUIET));
+    site.wait_for_children("a", 2);
+    let ends = told(&the_hold(&lock)).ends;
+    eventually(QUIET, "the hold to be written anew", || told(&the_hold(&lock)).ends > ends);
+    drop(guard);
+    let held = asked.recv_timeout(QUIET).unwrap().unwrap().expect("the lock");
+    assert!(lock.release_maintenance(&held).unwrap());
+    drop((lock, theirs));
+    site.finish([operator, zk]);
+}
+
 fn uuid(number: u32) -> String {
     format!("00000000-0000-4000-8000-{number:012}")
 }

@@ -9,6 +9,7 @@ mod counter;
 mod double_barrier;
 mod election;
 mod group;
+mod maintenance;
 mod priority;
 mod queue;
 mod znode;
@@ -56,4 +57,15 @@ macro_rules! plays {
 
 #[cfg(feature = "zookeeper")]
 plays!(adopted);
-plays!(barrier, commit, counter, double_barrier, election, group, priority, queue, znode);
+plays!(
+    barrier,
+    commit,
+    counter,
+    double_barrier,
+    election,
+    group,
+    maintenance,
+    priority,
+    queue,
+    znode
+);
