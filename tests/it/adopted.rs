@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::commit::{Decision, Vote};
+use zklock::maintenance::MaintenanceEnd;
 use zklock::zookeeper::{Acl, CreateMode, WatchedEvent, ZkState, ZooKeeper};
 use zklock::{
     Cancel, Client, DistributedLock, ErrorKind, Group, LockGuard, LossReason, SessionState,
@@ -696,4 +697,25 @@ fn nodes_are_read_and_written_and_transactions_are_refused() {
     zk.close();
     drop((handle, zk));
     site.finish([]);
+}
+
+/// Both by the handle: the operator's hold, and the waiter that ends it.
+#[test]
+fn a_lock_is_held_for_maintenance_by_a_handle_and_ended_by_its_waiter() {
+    skip_without_zookeeper!();
+    let rig = Rig::with("adopted-maintenance", Duration::from_secs(60));
+    let lock = rig.lock();
+    let held = lock.hold_for_maintenance("disk", MaintenanceEnd::Never, LONG).unwrap();
+    let held = held.expect("a lock that nobody has");
+    assert!(held.maintenance().is_some_and(|hold| hold.reason == "disk"));
+    assert!(lock.try_lock().unwrap().is_none());
+    let theirs = lock.clone();
+    let got = waits(move || theirs.lock().map(|guard| guard.is_held()));
+    assert!(got.try_recv().is_err());
+    let now = MaintenanceEnd::After(Duration::from_millis(1));
+    assert!(lock.change_maintenance(&held, now).unwrap());
+    assert!(got.recv().unwrap().unwrap());
+    assert!(!lock.release_maintenance(&held).unwrap());
+    drop(lock);
+    rig.finish();
 }
