@@ -678,8 +678,12 @@ impl Attempt<'_> {
                 ToDo::Look => return Ok(Input::Woken),
                 ToDo::Succeed => return Ok(Input::Succeeded),
             }
-            if self.maintenance.is_due() && self.end_maintenance(session, acquisition)? {
-                return Ok(Input::Woken);
+            if self.maintenance.is_due() {
+                if self.end_maintenance(session, acquisition)? {
+                    return Ok(Input::Woken);
+                }
+                // What has happened meanwhile has rung the bell already.
+                continue;
             }
             self.call.set_alarm_by(self.maintenance.due());
             if self.call.alarm_rings() && self.long_wait.go_on(self.call, self.contention.node) {

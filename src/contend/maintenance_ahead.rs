@@ -57,6 +57,7 @@ impl MaintenanceAhead {
 
     /// Has it try again in a second, if the next look gets no answer.
     pub(super) fn put_off(&mut self) {
+        self.is_changed = Arc::default();
         self.due = rt::now().checked_add(PAUSE);
     }
 
@@ -74,7 +75,7 @@ impl MaintenanceAhead {
         clock: EnsembleClock,
         bell: Option<&Signal>,
     ) -> Answer<bool> {
-        self.is_changed = Arc::default();
+        self.put_off();
         self.watches.clear();
         let (mut has_gone, mut due) = (false, None);
         for hold in ahead.iter().take(MOST) {
