@@ -126,6 +126,11 @@ ensure_browser() {
     install_packages chromium chromium-driver || say "skipped: the tests of the page in a browser"
 }
 
+# Installs faketime, which gives a command another time than its host has. Without it, a test is skipped.
+ensure_faketime() {
+    command -v faketime >/dev/null || install_packages faketime || say "skipped: hosts whose clocks differ"
+}
+
 # Installs packages with apt-get. If that is not allowed or fails, prints why and returns 1.
 install_packages() {
     local as_root=()

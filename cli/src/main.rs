@@ -1,7 +1,8 @@
 //! `zklock`: runs commands under ZooKeeper locks, and shows who holds and who waits.
 //!
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
-//! locks, `serve` serves them by HTTP, `ask_and_break` asks holders to release and breaks locks, `token_check` compares fencing tokens. `exit`
+//! locks, `serve` serves them by HTTP, `ask_and_break` asks holders to release and breaks locks, `maintenance` holds
+//! locks without a process, `token_check` compares fencing tokens. `exit`
 //! has the exit codes, `connect` a client with the settings given, `words`, `table`, `log_lines` and `manual` what
 //! people read, `output` and `background_writer` how they get it without holding anybody up, `lease_budget` what time
 //! a command has to end, `reactions` what is done to it then.
@@ -18,6 +19,7 @@ mod exit;
 mod lease_budget;
 mod log_lines;
 mod look;
+mod maintenance;
 mod manual;
 #[cfg(target_os = "linux")]
 mod on_loss_and_on_ask;
@@ -96,6 +98,8 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
         Action::Wait(one) => (one.lock.clone(), look::wait(&global, &one)),
         Action::Ask(ask) => (ask.lock.clone(), ask_and_break::ask(&global, &ask)),
         Action::Break(one) => (one.lock.clone(), ask_and_break::break_lock(&global, &one)),
+        Action::Hold(hold) => (hold.lock.clone(), maintenance::hold(&global, &hold)),
+        Action::Release(one) => (one.lock.clone(), maintenance::release(&global, &one)),
         Action::Doctor(doctor) => (String::new(), look::doctor(&global, &doctor)),
         Action::Token(Token::Check(check)) => (String::new(), token_check::check(&check)),
         Action::Completions { shell } => {

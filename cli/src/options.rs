@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 const ALL: &str = "\
 Exit codes:
@@ -191,6 +191,13 @@ pub(crate) enum Action {
     Ask(Ask),
     /// Take a lock away from a holder, by force
     Break(Break),
+    /// Keep everybody from a lock for maintenance, without a process
+    ///
+    /// Waits until nobody holds it, then returns; others wait behind. The hold ends at its time by the ensemble's clock,
+    /// if a client of zklock waits or comes then, or by `zklock release`
+    Hold(Hold),
+    /// End what `hold` holds
+    Release(Release),
     /// Check the servers, the session timeout, the clock, and locks
     Doctor(Doctor),
     /// Run a command while leading an election
@@ -353,6 +360,57 @@ pub(crate) struct Ask {
     /// Wait for their releases at most this long, then exit with 124
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("end").required(true))]
+pub(crate) struct Hold {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+    /// Why, for all who look at the lock
+    #[arg(short, long, value_name = "TEXT", required_unless_present = "change")]
+    #[arg(conflicts_with = "change")]
+    pub(crate) reason: Option<String>,
+    /// When it ends: 06:00, \"2026-11-29 06:00\", 2026-11-29T06:00:00+01:00
+    ///
+    /// Without an offset, by this host's time zone
+    #[arg(long, value_name = "TIME", group = "end")]
+    pub(crate) until: Option<String>,
+    /// How long it lasts, from when it is held
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration, group = "end")]
+    pub(crate) lasts: Option<Duration>,
+    /// It ends only by `zklock release`
+    #[arg(long, group = "end")]
+    pub(crate) no_end: bool,
+    /// Wait at most this long, then exit with 124
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Do not wait: it holds once those who are there have left
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// For a path of read/write locks on which nobody is
+    #[arg(long)]
+    pub(crate) rw: bool,
+    /// For a path of kazoo's locks on which nobody is
+    #[arg(long)]
+    pub(crate) kazoo: bool,
+    /// Move the end of the hold that is there
+    #[arg(long, conflicts_with_all = ["wait", "no_wait", "rw", "kazoo"])]
+    pub(crate) change: bool,
+    /// With --change: that of this node, if there are several
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Release {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+    /// Only the hold with this node, if there are several
+    ///
+    /// By its number, as `show` prints it, its name or its path
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
 }
 
 #[derive(Args, Debug)]

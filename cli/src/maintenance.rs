@@ -1,0 +1,318 @@
+//! `zklock hold` and `release`: locks that are held for maintenance, with no process that stays.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use jiff::civil::{DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+use nix::unistd::{User, gethostname, getuid};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use zklock::maintenance::MaintenanceEnd;
+use zklock::{
+    Cancel, Contender, DistributedLock, DistributedRwLock, ErrorKind, LockNode, NodeNaming, Wait,
+};
+
+use crate::exit::{Exit, Failure};
+use crate::look::shown::as_json;
+use crate::options::{Global, Hold, Release};
+use crate::output::{print_json, say};
+use crate::words::{held_by, lasting, node, number};
+
+/// Clocks that differ by more are worth a word.
+const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(5);
+
+pub(crate) fn hold(global: &Global, options: &Hold) -> Result<Exit, Failure> {
+    let end = end_of(options)?;
+    if options.node.is_some() && !options.change {
+        return Err(Failure::usage("--node names a hold for --change"));
+    }
+    let place = global.path(&options.lock)?;
+    let client = global.connect()?;
+    let interrupt = Interrupt::begin()?;
+    let (base, name) = (&*place.base, &*place.name);
+    let naming = if options.kazoo { NodeNaming::Kazoo } else { NodeNaming::Curator };
+    let (data, acl) = (maker(), global.acl());
+    if options.rw {
+        let lock = DistributedRwLock::new(&client, base, name).naming(naming);
+        return hold_on(global, options, &lock.data(data).acl(acl), end, &interrupt);
+    }
+    let lock = DistributedLock::new(&client, base, name).naming(naming);
+    hold_on(global, options, &lock.data(data).acl(acl), end, &interrupt)
+}
+
+fn hold_on(
+    global: &Global,
+    options: &Hold,
+    lock: &LockNode,
+    end: MaintenanceEnd,
+    interrupt: &Interrupt,
+) -> Result<Exit, Failure> {
+    if options.change {
+        return change(global, options, lock, end);
+    }
+    let reason = options.reason.as_deref().unwrap_or_default();
+    let begun = SystemTime::now();
+    let held = match (options.no_wait, options.wait) {
+        (true, _) => lock.queue_for_maintenance(reason, end).map(Some),
+        (false, None) => lock.hold_for_maintenance(reason, end, &interrupt.cancel),
+        (false, Some(limit)) => {
+            let wait: Wait = (limit, &interrupt.cancel).into();
+            lock.hold_for_maintenance(reason, end, wait)
+        }
+    };
+    let held = match held {
+        Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(interrupt.exit()),
+        held => held?,
+    };
+    let Some(held) = held else {
+        let limit = options.wait.map(|limit| format!(" within {}", lasting(limit)));
+        let why = limit.unwrap_or_else(|| " before that time".to_owned());
+        let message = format!("not free{why}: {}", held_by(&lock.contenders()?));
+        return Err(Failure::new(Exit::Conflict(124), message));
+    };
+    tell_of_clocks(&options.lock, &held, begun);
+    let what = if options.no_wait { "queued for maintenance" } else { "held for maintenance" };
+    told(global, options, &held, what)
+}
+
+fn change(
+    global: &Global,
+    options: &Hold,
+    lock: &LockNode,
+    end: MaintenanceEnd,
+) -> Result<Exit, Failure> {
+    let Some(hold) = the_hold(lock, options.node.as_deref())? else {
+        return Err(Failure::new(Exit::No, "nobody holds it for maintenance"));
+    };
+    if !lock.change_maintenance(&hold, end)? {
+        return Err(Failure::new(Exit::No, "that hold has just ended"));
+    }
+    let changed = lock.contenders()?.into_iter().find(|one| one.path == hold.path);
+    told(global, options, &changed.unwrap_or(hold), "held for maintenance")
+}
+
+fn told(global: &Global, options: &Hold, hold: &Contender, what: &str) -> Result<Exit, Failure> {
+    if global.json {
+        print_json(&json!({ "hold": as_json(hold) }))?;
+    }
+    let ends = hold.maintenance().and_then(|hold| hold.ends);
+    let until = match ends {
+        Some(ends) => format!("until {}", in_local_time(ends)),
+        None => "until it is released".to_owned(),
+    };
+    say(&options.lock, &format!("{what}, {until} (node {})", number(hold)));
+    Ok(Exit::Success)
+}
+
+pub(crate) fn release(global: &Global, options: &Release) -> Result<Exit, Failure> {
+    let place = global.path(&options.lock)?;
+    let lock = DistributedLock::new(&global.connect()?, &place.base, &place.name);
+    let Some(hold) = the_hold(&lock, options.node.as_deref())? else {
+        say(&options.lock, "nobody holds it for maintenance");
+        return Ok(Exit::No);
+    };
+    let was_there = lock.release_maintenance(&hold)?;
+    if global.json {
+        print_json(&json!({ "released": as_json(&hold) }))?;
+    }
+    let text = if was_there { "released" } else { "the hold had just ended" };
+    say(&options.lock, text);
+    Ok(Exit::Success)
+}
+
+/// The hold that is meant; an error if there are several.
+fn the_hold(lock: &LockNode, name: Option<&str>) -> Result<Option<Contender>, Failure> {
+    let is_meant = |one: &Contender| {
+        name.is_none_or(|name| [&one.path, node(one), &number(one)].contains(&name))
+    };
+    let mut holds = lock.contenders()?;
+    holds.retain(|one| one.maintenance().is_some() && is_meant(one));
+    if holds.len() > 1 {
+        let each = holds
+            .iter()
+            .filter_map(|one| Some(format!("{} ({})", number(one), one.maintenance()?.reason)));
+        let each: Vec<String> = each.collect();
+        let message = format!(
+            "{} holds for maintenance: name one by --node: {}",
+            holds.len(),
+            each.join(", ")
+        );
+        return Err(Failure::usage(message));
+    }
+    Ok(holds.pop())
+}
+
+/// Who is told to have made it.
+fn maker() -> String {
+    let uid = getuid();
+    let user = User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
+    let host = gethostname().map(|host| host.to_string_lossy().into_owned());
+    format!("{user}@{}", host.unwrap_or_default())
+}
+
+/// A hold ends by the ensemble's clock. If this host has another time, an operator should know.
+fn tell_of_clocks(lock: &str, hold: &Contender, begun: SystemTime) {
+    let Some(made) = hold.since else { return };
+    let is_behind = made.duration_since(SystemTime::now()).ok();
+    let is_ahead = begun.duration_since(made).ok();
+    let (by, what) = match (is_behind, is_ahead) {
+        (Some(by), _) if by > CLOCKS_DIFFER_BY => (by, "behind"),
+        (_, Some(by)) if by > CLOCKS_DIFFER_BY => (by, "ahead of"),
+        _ => return,
+    };
+    say(
+        lock,
+        &format!(
+            "this host's clock is {} {what} the ensemble's, by which the hold ends",
+            lasting(by)
+        ),
+    );
+}
+
+// ----- the end
+
+fn end_of(options: &Hold) -> Result<MaintenanceEnd, Failure> {
+    match (&options.until, options.lasts) {
+        (Some(until), _) => time(until, Zoned::now).map(MaintenanceEnd::At),
+        (None, Some(lasts)) => Ok(MaintenanceEnd::After(lasts)),
+        (None, None) => Ok(MaintenanceEnd::Never),
+    }
+}
+
+/// The time that is meant, which is still to come.
+fn time(text: &str, now: impl Fn() -> Zoned) -> Result<SystemTime, Failure> {
+    let now = now();
+    let time = match text.parse::<Timestamp>() {
+        Ok(time) => time,
+        Err(_) => local_time(text, &now)?.timestamp(),
+    };
+    match time > now.timestamp() {
+        true => Ok(time.into()),
+        false => Err(Failure::usage(format!("--until: {text} has passed"))),
+    }
+}
+
+/// The next time of day like that, or that time of that day.
+fn local_time(text: &str, now: &Zoned) -> Result<Zoned, Failure> {
+    let zone = now.time_zone();
+    if zone.is_unknown() {
+        let why = "--until: this host's time zone is not known: set TZ, or give the time with its offset, as \
+                   2026-11-29T06:00:00+01:00";
+        return Err(Failure::usage(why));
+    }
+    let is_none = || {
+        let why = format!(
+            "--until: {text:?} is no time, such as 06:00, \"2026-11-29 06:00\" or 2026-11-29T06:00:00+01:00"
+        );
+        Failure::usage(why)
+    };
+    let in_zone = |time: DateTime| time.to_zoned(zone.clone()).map_err(|_| is_none());
+    // A date alone would be its midnight.
+    let Some((_, rest)) = text.split_once(':').filter(|(hours, _)| hours.len() <= 2) else {
+        let is_whole = text.contains(':');
+        return in_zone(text.parse().ok().filter(|_| is_whole).ok_or_else(is_none)?);
+    };
+    let padded = format!("{text:0>0$}", text.len().max("06:00".len()));
+    let time: Time = padded.parse().ok().filter(|_| !rest.is_empty()).ok_or_else(is_none)?;
+    let today = in_zone(now.date().to_datetime(time))?;
+    if today > *now {
+        return Ok(today);
+    }
+    let tomorrow = now.date().tomorrow().map_err(|_| is_none())?;
+    in_zone(tomorrow.to_datetime(time))
+}
+
+/// With the offset; in UTC if the time zone is not known.
+fn in_local_time(time: SystemTime) -> String {
+    let shown = Timestamp::try_from(time).map(|time| {
+        let zone = TimeZone::try_system().unwrap_or(TimeZone::UTC);
+        time.to_zoned(zone).strftime("%F %T %:z").to_string()
+    });
+    shown.unwrap_or_else(|_| "a time far ahead".to_owned())
+}
+
+// ----- signals
+
+/// Ends the wait after INT or TERM: then what was asked for is deleted.
+struct Interrupt {
+    cancel: Cancel,
+    by: Arc<AtomicI32>,
+}
+
+impl Interrupt {
+    fn begin() -> Result<Interrupt, Failure> {
+        let interrupt = Interrupt { cancel: Cancel::new(), by: Arc::default() };
+        let (cancel, by) = (interrupt.cancel.clone(), Arc::clone(&interrupt.by));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let entered = runtime.enter();
+        let mut ends = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
+            .into_iter()
+            .map(|kind| Ok((kind, signal(kind)?)))
+            .collect::<std::io::Result<Vec<_>>>()?;
+        drop(entered);
+        thread::Builder::new().name("zklock-signals".to_owned()).spawn(move || {
+            let which = runtime.block_on(std::future::poll_fn(|context| {
+                let came = ends.iter_mut().find_map(|(kind, signals)| {
+                    signals.poll_recv(context).is_ready().then_some(*kind)
+                });
+                came.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+            }));
+            by.store(which.as_raw_value(), Ordering::SeqCst);
+            cancel.cancel();
+        })?;
+        Ok(interrupt)
+    }
+
+    fn exit(&self) -> Exit {
+        Exit::Signal(self.by.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a zone that is ahead by an hour.
+    fn at(text: &str, now: &str) -> Option<String> {
+        let zone = TimeZone::fixed(jiff::tz::offset(1));
+        let now: Timestamp = now.parse().unwrap();
+        let time = time(text, || now.to_zoned(zone.clone())).ok()?;
+        Some(Timestamp::try_from(time).unwrap().to_string())
+    }
+
+    #[test]
+    fn an_end_is_the_next_time_like_that() {
+        let now = "2026-11-28T21:30:00Z";
+        for (text, time) in [
+            ("06:00", "2026-11-29T05:00:00Z"),
+            ("6:00", "2026-11-29T05:00:00Z"),
+            ("23:00", "2026-11-28T22:00:00Z"),
+            ("22:30", "2026-11-29T21:30:00Z"),
+            ("06:00:30", "2026-11-29T05:00:30Z"),
+            ("2026-11-29 06:00", "2026-11-29T05:00:00Z"),
+            ("2026-11-29T06:00", "2026-11-29T05:00:00Z"),
+            ("2026-11-29T06:00:00+02:00", "2026-11-29T04:00:00Z"),
+            ("2026-11-29T06:00:00Z", "2026-11-29T06:00:00Z"),
+        ] {
+            assert_eq!(at(text, now).as_deref(), Some(time), "{text}");
+        }
+        for wrong in ["", "6", "06", ":", "25:00", "06:60", "2026-11-29", "tomorrow", "1h"] {
+            assert_eq!(at(wrong, now), None, "{wrong}");
+        }
+        // These have passed.
+        for past in ["2026-11-28 22:30", "2026-11-28T21:30:00Z"] {
+            assert_eq!(at(past, now), None, "{past}");
+        }
+    }
+
+    #[test]
+    fn without_a_time_zone_a_local_time_is_refused() {
+        let now = || Timestamp::UNIX_EPOCH.to_zoned(TimeZone::unknown());
+        assert!(time("06:00", now).is_err());
+        assert!(time("2026-11-29T06:00:00Z", now).is_ok());
+    }
+}

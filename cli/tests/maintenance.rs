@@ -1,0 +1,260 @@
+//! `zklock hold` and `release`: locks that are held for maintenance, on a real server.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod site;
+
+use std::io::Read;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use zklock::maintenance::{MaintenanceEnd, MaintenanceHold};
+use zklock::{Contender, DistributedLock, DistributedRwLock, LockNode, NodeNaming};
+
+use self::site::{Site, said};
+
+/// How long anything may take on a busy machine.
+const LONG: Duration = Duration::from_secs(120);
+
+impl Site {
+    fn lock(&self) -> DistributedLock {
+        DistributedLock::new(&self.zk, "/locks", "nightly")
+    }
+
+    /// Starts it, to be ended by a signal.
+    fn start(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn holds(lock: &LockNode) -> Vec<(Contender, MaintenanceHold)> {
+    let all = lock.contenders().unwrap().into_iter();
+    all.filter_map(|one| Some((one.clone(), one.maintenance()?))).collect()
+}
+
+fn ends(lock: &LockNode) -> Option<SystemTime> {
+    let holds = holds(lock);
+    assert_eq!(holds.len(), 1, "{holds:?}");
+    holds[0].1.ends
+}
+
+#[test]
+fn a_lock_is_held_until_it_is_released() {
+    let site = Site::new();
+    let lock = site.lock();
+    let none = (1, String::new(), "zklock: nightly: nobody holds it for maintenance\n".to_owned());
+    assert_eq!(site.zklock(&["release", "nightly"]), none);
+    let hold = ["hold", "nightly", "--reason", "disk replacement", "--no-end"];
+    let (code, out, err) = site.zklock(&hold);
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    let held = "zklock: nightly: held for maintenance, until it is released (node 0";
+    assert!(err.starts_with(held), "{err}");
+    let [(holder, told)] = &holds(&lock)[..] else { panic!("no hold") };
+    assert!(holder.holds && holder.session.is_none());
+    assert_eq!((&*told.reason, told.ends), ("disk replacement", None));
+    let (user, host) = told.made_by.split_once('@').expect("who has made it");
+    assert!(!user.is_empty() && !host.is_empty());
+    // Nobody gets it, and a second hold waits behind the first.
+    let (code, _, err) = site.zklock(&["run", "--wait", "0", "nightly", "--", "true"]);
+    assert_eq!(code, 124, "{err}");
+    let second = [&hold[..], &["--wait", "100ms"]].concat();
+    let (code, _, err) = site.zklock(&second);
+    assert_eq!(code, 124);
+    assert!(err.starts_with("zklock: nightly: not free within "), "{err}");
+    let (code, out, err) = site.zklock(&["--json", "release", "nightly"]);
+    assert_eq!((code, err.as_str()), (0, "zklock: nightly: released\n"));
+    let released: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(released["released"]["node"], holder.path);
+    assert_eq!(site.zklock(&["run", "--wait", "0", "nightly", "--", "true"]).0, 0);
+    assert_eq!(lock.contenders().unwrap(), []);
+}
+
+#[test]
+fn a_hold_ends_at_its_time_while_a_command_waits() {
+    let site = Site::new();
+    let (code, _, err) =
+        site.zklock(&["hold", "nightly", "-r", "x", "--for", "1s", "--json", "-q"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let ends = ends(&site.lock()).expect("an end");
+    assert_eq!(site.zklock(&["run", "nightly", "--", "true"]).0, 0);
+    // The server's clock is this host's.
+    assert!(SystemTime::now() >= ends, "it has ended too early");
+    assert!(holds(&site.lock()).is_empty());
+}
+
+#[test]
+fn the_end_is_moved_for_the_one_that_is_named() {
+    let site = Site::new();
+    let lock = site.lock();
+    let change = ["hold", "nightly", "--change", "--until", "2999-01-01T00:00:00Z"];
+    let (code, _, err) = site.zklock(&change);
+    assert_eq!((code, err.as_str()), (1, "zklock: nightly: nobody holds it for maintenance\n"));
+    assert_eq!(site.zklock(&["hold", "nightly", "-r", "one", "--no-end"]).0, 0);
+    let (code, _, err) = site.zklock(&change);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("held for maintenance, until "), "{err}");
+    let year_2999 = humantime::parse_rfc3339("2999-01-01T00:00:00Z").unwrap();
+    assert_eq!(ends(&lock), Some(year_2999));
+    // Of two, one has to be named.
+    let (code, _, err) = site.zklock(&["hold", "nightly", "-r", "two", "--no-end", "--no-wait"]);
+    assert_eq!(code, 0);
+    assert!(err.contains("queued for maintenance"), "{err}");
+    for arguments in [&change[..], &["release", "nightly"]] {
+        let (code, _, err) = site.zklock(arguments);
+        assert_eq!(code, 64);
+        assert!(err.contains("2 holds for maintenance: name one by --node: 0"), "{err}");
+        assert!(err.contains("(one)") && err.contains("(two)"), "{err}");
+    }
+    let second = holds(&lock).remove(1).0.path;
+    assert_eq!(site.zklock(&["release", "nightly", "--node", &second]).0, 0);
+    assert_eq!(ends(&lock), Some(year_2999));
+    assert_eq!(site.zklock(&["release", "nightly"]).0, 0);
+}
+
+#[test]
+fn a_hold_that_waits_is_ended_by_a_signal_and_leaves_nothing() {
+    let site = Site::new();
+    let lock = site.lock();
+    let guard = lock.lock().unwrap();
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let child = site.start(&["hold", "nightly", "-r", "x", "--for", "2h"]);
+        eventually("the hold", || holds(&lock).iter().any(|(_, hold)| hold.is_asked_for));
+        kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&output.status),
+            Some(signal as i32)
+        );
+        assert!(holds(&lock).is_empty(), "after {signal}");
+    }
+    drop(guard);
+}
+
+/// Nobody believes in it: it says that it is asked for, and ends half a minute after the command was heard of last.
+#[test]
+fn a_hold_whose_command_is_killed_while_it_waits_ends_by_itself() {
+    let site = Site::new();
+    let lock = site.lock();
+    let guard = lock.lock().unwrap();
+    let mut child = site.start(&["hold", "nightly", "-r", "x", "--no-end"]);
+    eventually("the hold", || holds(&lock).iter().any(|(_, hold)| hold.is_asked_for));
+    let mut waiter = site.start(&["run", "nightly", "--", "true"]);
+    eventually("the waiter", || lock.contenders().unwrap().len() == 3);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let end = ends(&lock).expect("an end");
+    guard.unlock().unwrap();
+    assert!(waiter.wait().unwrap().success());
+    assert!(SystemTime::now() >= end, "it has ended too early");
+    let mut err = String::new();
+    waiter.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert_eq!(err, "");
+    assert!(holds(&lock).is_empty());
+}
+
+/// The hold ends by the ensemble's clock, whatever those of the hosts say.
+#[test]
+fn clocks_of_hosts_two_hours_apart_change_no_end() {
+    if std::process::Command::new("faketime").arg("--version").output().is_err() {
+        println!("SKIPPED: faketime is missing; scripts/test installs it");
+        return;
+    }
+    let site = Site::new();
+    let at = |offset: &str, arguments: &[&str]| {
+        let plain = site.command(arguments);
+        let mut shifted = std::process::Command::new("faketime");
+        shifted.args(["-f", offset]).arg(plain.get_program()).args(plain.get_args());
+        shifted.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        // Else sleeps last by another clock.
+        shifted.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+        said(shifted.output().unwrap())
+    };
+    for (made, waits, word) in [("+2h", "-2h", "ahead of"), ("-2h", "+2h", "behind")] {
+        let until = SystemTime::now() + Duration::from_secs(10_000);
+        let until = humantime::format_rfc3339_seconds(until).to_string();
+        let (code, _, err) = at(made, &["hold", "nightly", "-r", "x", "--until", &until]);
+        assert_eq!(code, 0, "{err}");
+        assert!(err.contains("this host's clock is ") && err.contains(word), "{err}");
+        let lock = site.lock();
+        assert_eq!(ends(&lock), Some(humantime::parse_rfc3339(&until).unwrap()));
+        assert_eq!(at(waits, &["run", "--wait", "0", "nightly", "--", "true"]).0, 124);
+        assert_eq!(at(waits, &["release", "nightly"]).0, 0);
+        let (code, _, err) = at(made, &["hold", "nightly", "-r", "x", "--for", "1s"]);
+        assert_eq!(code, 0, "{err}");
+        let end = ends(&lock).expect("an end");
+        // Another hold waits for it, and ends it.
+        let (code, _, err) = at(waits, &["hold", "nightly", "-r", "y", "--for", "1ms"]);
+        assert_eq!(code, 0, "{err}");
+        assert!(SystemTime::now() >= end, "it has ended too early");
+    }
+}
+
+#[test]
+fn the_name_fits_those_who_use_the_path() {
+    let site = Site::new();
+    let name = |arguments: &[&str]| {
+        let hold = [&["hold", "nightly", "-r", "x", "--no-end"], arguments].concat();
+        let (code, _, err) = site.zklock(&hold);
+        assert_eq!(code, 0, "{err}");
+        let name = holds(&site.lock()).remove(0).0.path;
+        assert_eq!(site.zklock(&["release", "nightly"]).0, 0);
+        name
+    };
+    assert!(name(&[]).contains("-maintenance-lock-"));
+    assert!(name(&["--rw"]).contains("-maintenance-__WRIT__"));
+    assert!(name(&["--kazoo"]).contains("-maintenance__lock__"));
+    // From those who are there.
+    let rw = DistributedRwLock::new(&site.zk, "/locks", "nightly");
+    let guard = rw.read().unwrap();
+    assert_eq!(site.zklock(&["hold", "nightly", "-r", "x", "--no-end", "--no-wait"]).0, 0);
+    assert!(holds(&site.lock())[0].0.path.contains("-maintenance-__WRIT__"));
+    assert_eq!(site.zklock(&["release", "nightly"]).0, 0);
+    drop(guard);
+    let kazoo = site.lock().naming(NodeNaming::Kazoo);
+    let queued = kazoo.queue_for_maintenance("x", MaintenanceEnd::Never).unwrap();
+    assert_eq!(site.zklock(&["release", "nightly", "--node", &queued.path]).0, 0);
+}
+
+#[test]
+fn wrong_usage_makes_nothing() {
+    let site = Site::new();
+    for arguments in [
+        &["hold", "nightly"][..],
+        &["hold", "nightly", "--no-end"],
+        &["hold", "nightly", "-r", "x"],
+        &["hold", "nightly", "-r", "x", "--no-end", "--for", "1h"],
+        &["hold", "nightly", "-r", "x", "--until", "tomorrow"],
+        &["hold", "nightly", "-r", "x", "--until", "2001-01-01T00:00:00Z"],
+        &["hold", "nightly", "-r", "", "--no-end"],
+        &["hold", "nightly", "-r", "a\nb", "--no-end"],
+        &["hold", "nightly", "-r", "x", "--for", "0s"],
+        &["hold", "nightly", "-r", "x", "--no-end", "--no-wait", "--wait", "1s"],
+        &["hold", "nightly", "--change", "-r", "x", "--no-end"],
+        &["hold", "nightly", "-r", "x", "--no-end", "--node", "0000000001"],
+        &["hold", "", "-r", "x", "--no-end"],
+    ] {
+        let (code, out, err) = site.zklock(arguments);
+        assert_eq!((code, out.as_str()), (64, ""), "{arguments:?}: {err}");
+        assert!(!err.is_empty());
+    }
+    assert_eq!(site.lock().contenders().unwrap(), []);
+    // The next time of day like that, by the zone that TZ names.
+    let mut command = site.command(&["hold", "nightly", "-r", "x", "--until", "00:00"]);
+    let (code, _, err) = said(command.env("TZ", "XXX-05:45").output().unwrap());
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains(" 00:00:00 +05:45"), "{err}");
+    let end = ends(&site.lock()).expect("an end");
+    let left = end.duration_since(SystemTime::now()).unwrap();
+    assert!(left <= Duration::from_secs(86_400), "{left:?}");
+}
