@@ -30,9 +30,7 @@ Exit codes: the command's own; 122 ended after --max-run, 123 the lock was lost,
 const TEMPLATE: &str = "\
 {about-with-newline}\
 {usage-heading} {usage}
-Options: zklock COMMAND -h, zklock COMMAND --help; all: zklock help COMMAND
-
-Commands:
+Commands (their options: zklock COMMAND -h, --help; all: zklock help COMMAND):
 {subcommands}{after-help}";
 
 /// Help fits a terminal of this width.
@@ -193,8 +191,8 @@ pub(crate) enum Action {
     Break(Break),
     /// Keep everybody from a lock for maintenance, without a process
     ///
-    /// Waits until nobody holds it, then returns; others wait behind. The hold ends at its time by the ensemble's clock,
-    /// if a client of zklock waits or comes then, or by `zklock release`
+    /// Waits until nobody holds it, then returns. The hold ends at its time, by the ensemble's clock, if a client of
+    /// zklock waits then or comes later; or by `zklock release`
     Hold(Hold),
     /// End what `hold` holds
     Release(Release),
@@ -371,9 +369,9 @@ pub(crate) struct Hold {
     #[arg(short, long, value_name = "TEXT", required_unless_present = "change")]
     #[arg(conflicts_with = "change")]
     pub(crate) reason: Option<String>,
-    /// When it ends: 06:00, \"2026-11-29 06:00\", 2026-11-29T06:00:00+01:00
+    /// When it ends, as 06:00 or "2026-11-29 06:00"
     ///
-    /// Without an offset, by this host's time zone
+    /// By this host's time zone, or with an offset, as 2026-11-29T06:00:00+01:00
     #[arg(long, value_name = "TIME", group = "end")]
     pub(crate) until: Option<String>,
     /// How long it lasts, from when it is held
@@ -385,20 +383,20 @@ pub(crate) struct Hold {
     /// Wait at most this long, then exit with 124
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// Do not wait: it holds once those who are there have left
+    /// Do not wait: those who are there come first
     #[arg(long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
     /// For a path of read/write locks on which nobody is
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) rw: bool,
     /// For a path of kazoo's locks on which nobody is
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) kazoo: bool,
     /// Move the end of the hold that is there
     #[arg(long, conflicts_with_all = ["wait", "no_wait", "rw", "kazoo"])]
     pub(crate) change: bool,
     /// With --change: that of this node, if there are several
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", hide_short_help = true)]
     pub(crate) node: Option<String>,
 }
 

@@ -213,7 +213,7 @@ fn the_manual_and_completions_are_printed() {
 }
 
 /// All subcommands.
-const SUBCOMMANDS: [&[&str]; 20] = [
+const SUBCOMMANDS: [&[&str]; 22] = [
     &["run"],
     &["ls"],
     &["show"],
@@ -227,6 +227,8 @@ const SUBCOMMANDS: [&[&str]; 20] = [
     &["serve"],
     &["ask"],
     &["break"],
+    &["hold"],
+    &["release"],
     &["doctor"],
     &["lead"],
     &["leader"],
@@ -242,7 +244,8 @@ fn help_fits_a_screen() {
     for (subcommand, help) in all.flat_map(|one| [(one, "-h"), (one, "--help")]) {
         let (code, out, err) = run(&[subcommand, &[help]].concat());
         assert_eq!((code, err.as_str()), (0, ""), "{subcommand:?}");
-        let is_long = help == "--help" && ["run", "lead"].iter().any(|one| subcommand == [*one]);
+        let is_long =
+            help == "--help" && ["run", "lead", "hold"].iter().any(|one| subcommand == [*one]);
         let most = if is_long { 48 } else { 24 };
         assert!(out.lines().count() <= most, "{} lines:\n{out}", out.lines().count());
         for line in out.lines() {
