@@ -100,7 +100,7 @@ impl MaintenanceHold {
             reason: line(0, REASON),
             made_by: line(2, MADE_BY),
             is_asked_for: fact(data, STATE) == Some(ASKED_FOR),
-            ends: ends.and_then(|ends| time(ends)),
+            ends: ends.and_then(time),
         }
     }
 }

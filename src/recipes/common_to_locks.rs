@@ -12,8 +12,8 @@ use crate::contend::acquire::{
 use crate::contend::ask_and_break;
 use crate::contend::contender_facts::{facts, with_facts};
 use crate::contend::hold::Hold;
-use crate::contend::hold_limit::SHORTEST;
 use crate::contend::hold_for_maintenance::{self, Terms};
+use crate::contend::hold_limit::SHORTEST;
 use crate::contend::list_contenders::{self, Contender};
 use crate::contend::maintenance::MaintenanceEnd;
 use crate::contend::observe_holders::observe;
