@@ -49,7 +49,11 @@ impl Trial {
                 Whom::Holders => locks.request_release().map(drop),
                 Whom::One | Whom::OneByPeer => locks.contenders().and_then(|contenders| {
                     match contenders.get(schedule.below(contenders.len())) {
-                        Some(one) => locks.request_release_of(one).map(drop),
+                        // A stranger's node that belongs to no session is left alone.
+                        Some(one) if one.session.is_some() => {
+                            locks.request_release_of(one).map(drop)
+                        }
+                        Some(_) => Ok(()),
                         None => Ok(()),
                     }
                 }),
