@@ -10,14 +10,20 @@ use crate::look::shown::{as_json, lock_at};
 use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::output::{print_json, say};
-use crate::words::{Ages, held_by, lasting, node, number, visible, who};
+use crate::words::{Ages, as_arguments, held_by, lasting, node, number, visible, who};
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
     let lock = lock_at(global, &lock)?;
     let is_meant = |one: &Contender| options.node.as_ref().is_none_or(|node| is_at(one, node));
     let all = lock.contenders()?.into_iter();
-    let asked: Vec<Contender> = all.filter(|one| one.holds && is_meant(one)).collect();
+    let holders = all.filter(|one| one.holds && is_meant(one));
+    let (holds, asked): (Vec<Contender>, Vec<Contender>) =
+        holders.partition(|one| one.maintenance().is_some());
+    for one in &holds {
+        let release = format!("zklock release {}", as_arguments(one));
+        say(&options.lock, &format!("{}; nobody can be asked, but: {release}", who(one)));
+    }
     let mut count = 0;
     for holder in &asked {
         count += usize::from(lock.request_release_of(holder)?);
@@ -27,7 +33,9 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
         print_json(&json!({ "asked": all }))?;
     }
     if count == 0 {
-        say(&options.lock, "nobody holds it");
+        if holds.is_empty() {
+            say(&options.lock, "nobody holds it");
+        }
         return Ok(Exit::No);
     }
     say(&options.lock, &format!("asked for its release; {}", held_by(&asked)));

@@ -6,7 +6,6 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use jiff::civil::{DateTime, Time};
-use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use nix::unistd::{User, gethostname, getuid};
 use serde_json::json;
@@ -20,7 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::look::shown::as_json;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};
-use crate::words::{held_by, lasting, node, number};
+use crate::words::{held_by, in_local_time, lasting, node, number};
 
 /// Clocks that differ by more are worth a word.
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(5);
@@ -226,15 +225,6 @@ fn local_time(text: &str, now: &Zoned) -> Result<Zoned, Failure> {
     in_zone(tomorrow.to_datetime(time))
 }
 
-/// With the offset; in UTC if the time zone is not known.
-fn in_local_time(time: SystemTime) -> String {
-    let shown = Timestamp::try_from(time).map(|time| {
-        let zone = TimeZone::try_system().unwrap_or(TimeZone::UTC);
-        time.to_zoned(zone).strftime("%F %T %:z").to_string()
-    });
-    shown.unwrap_or_else(|_| "a time far ahead".to_owned())
-}
-
 // ----- signals
 
 /// Ends the wait after INT or TERM: then what was asked for is deleted.
@@ -274,6 +264,8 @@ impl Interrupt {
 
 #[cfg(test)]
 mod tests {
+    use jiff::tz::TimeZone;
+
     use super::*;
 
     /// In a zone that is ahead by an hour.

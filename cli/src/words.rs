@@ -2,7 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use zklock::Contender;
+use zklock::maintenance::MaintenanceHold;
 
 /// A difference of clocks below this is nothing to speak of.
 pub(crate) const CLOCKS_AGREE: Duration = Duration::from_secs(1);
@@ -51,7 +54,33 @@ pub(crate) fn client(one: &Contender) -> String {
     named(one, |_| String::new())
 }
 
+/// A hold for maintenance: `maintenance: disk, by ops@web1, until 2026-11-29 06:00:00 +01:00`.
+pub(crate) fn maintenance(hold: &MaintenanceHold) -> String {
+    let what = if hold.is_asked_for { "maintenance is asked for" } else { "maintenance" };
+    let until = match hold.ends {
+        _ if hold.is_asked_for => String::new(),
+        None => ", until it is released".to_owned(),
+        Some(ends) => format!(", until {}", in_local_time(ends)),
+    };
+    match (&*hold.reason, &*hold.made_by) {
+        ("", _) => format!("{what}, whose reason was overwritten or is hidden"),
+        (reason, by) => format!("{what}: {reason}, by {by}{until}"),
+    }
+}
+
+/// With the offset; in UTC if the time zone is not known.
+pub(crate) fn in_local_time(time: SystemTime) -> String {
+    let shown = Timestamp::try_from(time).map(|time| {
+        let zone = TimeZone::try_system().unwrap_or(TimeZone::UTC);
+        time.to_zoned(zone).strftime("%F %T %:z").to_string()
+    });
+    shown.unwrap_or_else(|_| "a time far ahead".to_owned())
+}
+
 fn named(one: &Contender, process_in_words: fn(u32) -> String) -> String {
+    if let Some(hold) = one.maintenance() {
+        return visible(&maintenance(&hold));
+    }
     let text = match (&one.host, one.process, &one.program) {
         (Some(host), Some(process), Some(program)) => {
             let label = note(one).map(|note| format!(", {note:?}")).unwrap_or_default();

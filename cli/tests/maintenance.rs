@@ -227,6 +227,88 @@ fn the_name_fits_those_who_use_the_path() {
 }
 
 #[test]
+fn everybody_who_looks_sees_why() {
+    let site = Site::new();
+    let lock = site.lock().data("ops@web1");
+    let year_2999 = humantime::parse_rfc3339("2999-01-01T00:00:00Z").unwrap();
+    let guard = lock.lock().unwrap();
+    let asks = lock.clone();
+    let asked = thread::spawn(move || {
+        asks.hold_for_maintenance("disk", MaintenanceEnd::At(year_2999), LONG).unwrap()
+    });
+    eventually("the hold", || holds(&lock).len() == 1);
+    let says = |arguments: &[&str]| {
+        let mut command = site.command(arguments);
+        let (_, out, err) = said(command.env("TZ", "UTC").output().unwrap());
+        format!("{out}{err}")
+    };
+    let has = |arguments: &[&str], text: &str| {
+        let all = says(arguments);
+        assert!(all.contains(text), "{arguments:?}: {all}");
+    };
+    has(&["show", "nightly"], "maintenance\tmaintenance is asked for: disk, by ops@web1\t");
+    has(&["doctor", "nightly"], "maintenance is asked for: disk, by ops@web1; it ends by itself");
+    drop(guard);
+    let hold = asked.join().unwrap().expect("the lock");
+    let whole = "maintenance: disk, by ops@web1, until 2999-01-01 00:00:00 +00:00";
+    for arguments in [
+        &["show", "nightly"][..],
+        &["ls"],
+        &["graph"],
+        &["-v", "test", "nightly"],
+        &["wait", "-w", "1s", "nightly"],
+        &["run", "--wait", "0", "nightly", "--", "true"],
+    ] {
+        if arguments == ["graph"] {
+            // Only locks that are waited for are shown there.
+            continue;
+        }
+        has(arguments, whole);
+    }
+    has(
+        &["doctor", "nightly"],
+        &format!("ok       /locks/nightly: {whole}; nobody else gets the lock before"),
+    );
+    let release = format!("zklock release /locks/nightly --node {:010}", hold.sequence);
+    has(&["ask", "nightly"], &format!("{whole}; nobody can be asked, but: {release}"));
+    assert_eq!(site.zklock(&["ask", "nightly"]).0, 1);
+    eventually("more than a moment", || {
+        let all = says(&["check", "nightly", "--max-held", "1ms"]);
+        all.contains(&release) && all.contains("WARNING")
+    });
+    assert_eq!(site.zklock(&["leader", "nightly"]), (1, String::new(), String::new()));
+    let shown: serde_json::Value =
+        serde_json::from_str(&site.zklock(&["--json", "show", "nightly"]).1).unwrap();
+    let told = &shown["contenders"][0]["maintenance"];
+    assert_eq!((&told["reason"], &told["made_by"]), (&"disk".into(), &"ops@web1".into()));
+    assert_eq!(
+        (&told["asked_for"], &told["ends"]),
+        (&false.into(), &"2999-01-01T00:00:00.000Z".into())
+    );
+    let mut waiter = site.start(&["run", "nightly", "--", "true"]);
+    eventually("the waiter", || lock.contenders().unwrap().len() == 2);
+    has(&["graph"], &format!("held by {whole}"));
+    // Neither of these is left over.
+    let all =
+        says(&["doctor", "nightly"]) + &says(&["show", "nightly"]) + &says(&["doctor", "--all"]);
+    assert!(!all.contains("nothing will remove it"), "{all}");
+    assert_eq!(site.zklock(&["release", "nightly"]).0, 0);
+    assert!(waiter.wait().unwrap().success());
+
+    let hold = lock.hold_for_maintenance("disk", MaintenanceEnd::Never, LONG).unwrap().unwrap();
+    has(
+        &["doctor", "nightly"],
+        "warning  /locks/nightly: maintenance: disk, by ops@web1, until it is released; it has no end",
+    );
+    let now = MaintenanceEnd::After(Duration::from_millis(1));
+    assert!(lock.change_maintenance(&hold, now).unwrap());
+    eventually("a doctor who misses those who end holds", || {
+        says(&["doctor", "nightly"]).contains("but nobody who uses zklock has waited or come since")
+    });
+    assert_eq!(site.zklock(&["ask", "nightly"]).0, 1, "it is held by no one who could be asked");
+}
+
+#[test]
 fn wrong_usage_makes_nothing() {
     let site = Site::new();
     for arguments in [

@@ -118,8 +118,12 @@ fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec
     let before = found.len();
     if let Some((one, age)) = held_too_long(options, all) {
         let (who, age, next) = (who(one), lasting(age), as_arguments(one));
-        let text = format!("{lock} is held by {who} for {age} (zklock ask {next})");
-        found.push((State::Critical, text));
+        // It is meant to be so.
+        let (state, verb) = match one.maintenance() {
+            Some(_) => (State::Warning, "release"),
+            None => (State::Critical, "ask"),
+        };
+        found.push((state, format!("{lock} is held by {who} for {age} (zklock {verb} {next})")));
     }
     // Who tells nothing may have waited for most of that time.
     let silent_since = |one: &Contender| one.since.filter(|_| one.held_since().is_none());

@@ -1,6 +1,7 @@
 //! What the doctor finds at one lock.
 
 use std::collections::HashSet;
+use std::time::SystemTime;
 
 use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
 
@@ -9,7 +10,7 @@ use super::shown::orphans;
 use crate::connect::Lock;
 use crate::exit::Failure;
 use crate::options::Global;
-use crate::words::{node, quoted, who};
+use crate::words::{CLOCKS_AGREE, as_arguments, lasting, node, quoted, who};
 
 /// Above this number, new contenders of a path will soon find no sequence number.
 const NEARLY_EXHAUSTED: i32 = i32::MAX / 10 * 9;
@@ -97,6 +98,7 @@ fn in_contenders(path: &str, all: &[Contender]) -> Vec<(Level, String)> {
         );
         found.push((Level::Error, text));
     }
+    found.extend(all.iter().filter_map(in_maintenance));
     let hidden: Vec<&Contender> = all.iter().filter(|one| one.since.is_none()).collect();
     if let Some(first) = hidden.first() {
         let text = format!(
@@ -118,6 +120,28 @@ fn in_contenders(path: &str, all: &[Contender]) -> Vec<(Level, String)> {
         found.push((Level::Error, text));
     }
     found
+}
+
+/// What is to be said of a hold for maintenance.
+fn in_maintenance(one: &Contender) -> Option<(Level, String)> {
+    let hold = one.maintenance()?;
+    let release = format!("zklock release {}", as_arguments(one));
+    let is_over = hold.ends.and_then(|ends| SystemTime::now().duration_since(ends).ok());
+    let (level, what) = match (is_over, hold.ends) {
+        (Some(by), _) if by > CLOCKS_AGREE => {
+            let why = "nobody who uses zklock has waited or come since";
+            (
+                Level::Warning,
+                format!("its time has been over for {}, but {why}: {release}", lasting(by)),
+            )
+        }
+        (_, None) => (Level::Warning, format!("it has no end: {release}")),
+        _ if hold.is_asked_for => {
+            (Level::Ok, "it ends by itself if nobody waits for it".to_owned())
+        }
+        _ => (Level::Ok, "nobody else gets the lock before".to_owned()),
+    };
+    Some((level, format!("{}; {what}", who(one))))
 }
 
 /// What the children that are no contenders may be.

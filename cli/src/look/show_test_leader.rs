@@ -62,6 +62,7 @@ fn row(one: &Contender, ages: Ages) -> Vec<String> {
         match (one.kind, one.weight) {
             (ContenderKind::Permits, 1) => "1 permit".to_owned(),
             (ContenderKind::Permits, more) => format!("{more} permits"),
+            _ if one.maintenance().is_some() => "maintenance".to_owned(),
             (other, _) => kind(other).to_owned(),
         },
         who(one),

@@ -36,6 +36,12 @@ pub(crate) fn as_json(one: &Contender) -> Value {
         "pid": one.process,
         "program": one.program,
         "label": crate::words::note(one),
+        "maintenance": one.maintenance().map(|hold| json!({
+            "reason": hold.reason,
+            "made_by": hold.made_by,
+            "asked_for": hold.is_asked_for,
+            "ends": hold.ends.map(time),
+        })),
         "data": String::from_utf8_lossy(&one.data),
         "session": one.session.map(|id| id.to_string()),
         "queued_since": one.since.map(time),
@@ -49,7 +55,8 @@ fn time(at: SystemTime) -> String {
 
 /// Contenders that belong to no session, so nothing will remove them. If an ACL hides a node, that is not known.
 pub(super) fn orphans(all: &[Contender]) -> impl Iterator<Item = &Contender> {
-    all.iter().filter(|one| one.session.is_none() && one.since.is_some())
+    let is_left = |one: &&Contender| one.session.is_none() && one.since.is_some();
+    all.iter().filter(is_left).filter(|one| one.maintenance().is_none())
 }
 
 /// Says that the ages that were printed are too short, if that is known.
@@ -75,7 +82,7 @@ pub(crate) fn why_unlisted(reason: UnlistedReason) -> String {
     }
 }
 
-/// The kind of a contender in a word.
+/// The kind of a contender's node in a word.
 pub(crate) fn kind(of: ContenderKind) -> &'static str {
     match of {
         ContenderKind::Mutex => "mutex",
