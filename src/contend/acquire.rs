@@ -408,20 +408,19 @@ impl Attempt<'_> {
         }
     }
 
-    /// Deletes the maintenance holds ahead whose time is over, and returns whether one has gone.
+    /// Deletes the maintenance holds ahead whose time is over. Returns whether to list the contenders again: a call that
+    /// waits hears of the node that it waits for.
     fn end_maintenance(
         &mut self,
         session: &Session,
         acquisition: &Acquisition,
     ) -> Result<bool, Stop> {
         let ahead = acquisition.maintenance_ahead();
-        let (Some(own), Some(queued_at)) = (acquisition.own_name(), self.queued_at) else {
-            return Ok(false);
-        };
-        if ahead.is_empty() {
+        let place = acquisition.own_name().zip(self.queued_at).filter(|_| !ahead.is_empty());
+        let Some((own, queued_at)) = place else {
             self.maintenance = MaintenanceAhead::default();
             return Ok(false);
-        }
+        };
         let own = path::join(&self.node, own);
         let bell = Some(self.call.bell()).filter(|_| acquisition.is_patient());
         let mut maintenance = std::mem::take(&mut self.maintenance);
@@ -433,7 +432,7 @@ impl Attempt<'_> {
         });
         self.maintenance = maintenance;
         match has_gone {
-            Ok(has_gone) => Ok(has_gone.unwrap_or(false)),
+            Ok(has_gone) => Ok(has_gone.unwrap_or(false) && !acquisition.is_patient()),
             // The next request finds that, too.
             Err(Stop::SessionEnded(_)) => Ok(false),
             Err(stop) => Err(stop),
@@ -679,9 +678,7 @@ impl Attempt<'_> {
                 ToDo::Succeed => return Ok(Input::Succeeded),
             }
             if self.maintenance.is_due() {
-                if self.end_maintenance(session, acquisition)? {
-                    return Ok(Input::Woken);
-                }
+                self.end_maintenance(session, acquisition)?;
                 // What has happened meanwhile has rung the bell already.
                 continue;
             }

@@ -80,7 +80,11 @@ pub(crate) fn queue(contention: &Contention<'_>, terms: Terms<'_>) -> Result<Con
     check(terms, contention.node)?;
     let wait = contention.client.core().connect_timeout().into();
     let mut maker = Maker::new(contention, terms, &wait);
-    match maker.make().and_then(|()| maker.begin(None)) {
+    let made = maker.make();
+    let is_too_late = made.is_ok() && maker.is_too_late();
+    let made =
+        made.and_then(|()| if is_too_late { Err(maker.has_passed().into()) } else { Ok(()) });
+    match made.and_then(|()| maker.begin(None)) {
         Ok(hold) => Ok(hold),
         Err(stop) => Err(maker.withdraw(stop)),
     }
@@ -262,6 +266,7 @@ impl<'a> Maker<'a> {
         loop {
             let session = self.watch_loop.call.session()?;
             match self.look(&session)? {
+                Ok(Place::First) if self.is_too_late() => return Err(self.has_passed().into()),
                 Ok(Place::First) => return Ok(self.clock.map(EnsembleClock::now)),
                 Ok(Place::Behind(_)) if self.is_too_late() => return Ok(None),
                 Ok(Place::Behind(_)) => self.until_changed(&session)?,
@@ -373,6 +378,11 @@ impl<'a> Maker<'a> {
             Stop::Cancelled => cancelled(node),
             stop => HOLD.stopped(stop, call, node),
         }
+    }
+
+    fn has_passed(&self) -> Error {
+        let message = "the end of the maintenance hold has passed, by the ensemble's clock";
+        Error::new(ErrorKind::InvalidArgument, message).on(self.contention.node)
     }
 
     fn gone(&self) -> Error {

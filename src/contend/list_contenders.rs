@@ -168,7 +168,8 @@ impl Contender {
     /// too early.
     ///
     /// For threads that hand the lock on to each other, the first of them counts, and a [kept] lock is
-    /// held. For a downgraded reader this is the time of the downgrade. `None` if it waits; if its
+    /// held. For a downgraded reader this is the time of the downgrade; for a maintenance hold that was
+    /// [queued](crate::LockNode::queue_for_maintenance), when that was done. `None` if it waits; if its
     /// data are the program's own, an election's or of another library; and if an observer or a
     /// [refreshed](crate::LockList::refresh) list read it before it could tell.
     ///

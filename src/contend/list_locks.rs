@@ -148,7 +148,8 @@ pub(super) fn is_told_apart(one: &Contender) -> bool {
     const HEX_DIGITS_OF_A_UUID: usize = 32;
     let ticket = Ticket::parse(path::last(&one.path));
     let has_guid = ticket.is_some_and(|ticket| ticket.guid().len() >= HEX_DIGITS_OF_A_UUID);
-    has_guid && !one.data.is_empty()
+    // The end of a maintenance hold may be moved.
+    has_guid && !one.data.is_empty() && one.maintenance().is_none()
 }
 
 fn list_locks(

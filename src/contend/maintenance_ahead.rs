@@ -28,8 +28,9 @@ const WATCHING: usize = 100;
 /// A hold that changes so often in one look is left for later.
 const MOST_READS: usize = 3;
 
-/// When it is tried again after a lost connection.
+/// When it is tried again after a lost connection, and after an error of the server.
 const PAUSE: Duration = Duration::from_secs(1);
+const LONG_PAUSE: Duration = Duration::from_secs(30);
 
 /// A maintenance hold ahead of a contender.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,5 +162,5 @@ fn cannot(what: &str, path: &str, fault: &Fault) -> End {
         target: "zklock::contend",
         "could not {what} the maintenance hold {path:?}, so its end is left to others: {fault}"
     );
-    End::Never
+    if *fault == Fault::NoAuth { End::Never } else { End::In(LONG_PAUSE) }
 }

@@ -285,7 +285,7 @@ impl LockNode {
     /// # Errors
     ///
     /// - [`InvalidArgument`](ErrorKind::InvalidArgument) for a reason that is empty, longer than 1,000 bytes, or has
-    ///   control characters, and for a hold that lasts less than a millisecond;
+    ///   control characters, and for a hold that lasts less than a millisecond, or whose time has passed;
     /// - [`NodeDeleted`](ErrorKind::NodeDeleted) if another client released the hold meanwhile;
     /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without READ and WRITE on the contenders' nodes, which a waiting
     ///   lock does not need;

@@ -203,9 +203,13 @@ fn an_end_that_is_moved_is_kept_be_it_later_or_earlier() {
     let held = hold(&lock, MaintenanceEnd::After(Duration::from_secs(2)));
     let theirs = strict(&zk, &site.base, "a");
     let waiter = waiting(move || drop(theirs.lock().unwrap()));
+    let listed = operator.locks(&site.base).unwrap().expect("the locks");
     let later = ensemble_clock(&site) + Duration::from_secs(4);
     assert!(lock.change_maintenance(&held, MaintenanceEnd::At(later)).unwrap());
     assert_eq!(told(&the_hold(&lock)).ends, Some(floor(later)));
+    let again = listed.refresh(&operator).unwrap().expect("the locks");
+    let first = again.locks[0].first.as_ref().expect("the hold");
+    assert_eq!(told(first).ends, Some(floor(later)), "a list that is refreshed tells the new end");
     let since = the_hold(&lock).held_since();
     waiter.join().unwrap();
     assert!(ensemble_clock(&site) >= floor(later), "it has ended at its former end");
@@ -443,6 +447,8 @@ fn bad_reasons_and_ends_are_refused_before_anything_is_made() {
     for reason in ["", "a\nb", "a\u{1b}b", &"x".repeat(1_001)] {
         assert_eq!(refused(reason, never), ErrorKind::InvalidArgument, "{reason:?}");
     }
+    let past = MaintenanceEnd::At(SystemTime::now() - Duration::from_secs(3_600));
+    assert_eq!(refused("x", past), ErrorKind::InvalidArgument);
     let no_time = MaintenanceEnd::After(Duration::from_micros(999));
     assert_eq!(refused("x", no_time), ErrorKind::InvalidArgument);
     let bad = DistributedLock::new(&zk, &site.base, "a/b");
