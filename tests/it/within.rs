@@ -10,6 +10,7 @@ use zklock::{
     TwoPhaseCommit, Wait,
 };
 
+use crate::support::proxy::opcode;
 use crate::support::site::Site;
 use crate::support::{
     eventually, got_nothing, in_background, kind, skip_without_server, skip_without_zookeeper,
@@ -263,18 +264,21 @@ fn a_token_wakes_who_waits_for_the_end_of_a_hold_or_for_a_change() {
 /// call, which may reach the server first: no other client has the lock.
 #[test]
 fn a_release_in_the_background_is_no_other_holder() {
-    skip_without_zookeeper!();
-    let site = Site::shared("release-next");
-    let zk = site.client();
+    skip_without_server!();
+    let site = Site::own("release-next");
+    let (proxy, zk) = site.proxied(LONG_SESSION);
     let lock = strict(&zk, &site.base, "a");
-    for round in 0..20 {
+    for round in 0..3 {
         let guard = lock.lock().unwrap();
+        // The node stays for most of a second.
+        proxy.throttle(opcode::DELETE, 8);
         assert!(!guard.unlock_within(Duration::ZERO).unwrap(), "there is no time to ask");
         let next = lock.try_lock().unwrap();
         assert!(next.is_some(), "round {round}: its own node was taken for another holder's");
     }
     drop(lock);
     site.finish([zk]);
+    drop(proxy);
 }
 
 /// The loop of an election ends with its time: it begins no further term, nor does it go round.
