@@ -29,8 +29,9 @@ impl Waits {
     /// Takes one request to catch up with the leader, which is not counted in [`requests`](Waits::requests), as
     /// another one is not for each contender that an ACL hides; one for the base; one for each node that is no contender and whose children have changed; one for each contender of which the
     /// above makes it read; and a few for the contenders that were not read for the longest time: a tenth of the nodes
-    /// and reads, at most a tenth of a second's requests. Contenders whose names have no guid, and those
-    /// that tell nothing, because their data are hidden or empty, are read each time. The look takes as long as its
+    /// and reads, at most a tenth of a second's requests. Contenders whose names have no guid, those
+    /// that tell nothing, because their data are hidden or empty, and [maintenance
+    /// holds](crate::Contender::maintenance) are read each time. The look takes as long as its
     /// requests have to; a contender that goes before it is read is left out.
     ///
     /// A look keeps watches on the nodes until it is dropped, by which the next one learns what has changed. They are set
