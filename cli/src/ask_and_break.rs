@@ -6,23 +6,25 @@ use serde_json::json;
 use zklock::Contender;
 
 use crate::exit::{Exit, Failure};
-use crate::look::shown::{as_json, lock_at};
+use crate::look::shown::{as_json, is_orphan, lock_at};
 use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::output::{print_json, say};
-use crate::words::{Ages, as_arguments, held_by, lasting, node, number, visible, who};
+use crate::words::{
+    Ages, as_arguments, held, held_by, lasting, node, number, visible, what_releases, who,
+};
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
     let lock = lock_at(global, &lock)?;
     let is_meant = |one: &Contender| options.node.as_ref().is_none_or(|node| is_at(one, node));
     let all = lock.contenders()?.into_iter();
-    let holders = all.filter(|one| one.holds && is_meant(one));
-    let (holds, asked): (Vec<Contender>, Vec<Contender>) =
-        holders.partition(|one| one.maintenance().is_some());
-    for one in &holds {
-        let release = format!("zklock release {}", as_arguments(one));
-        say(&options.lock, &format!("{}; nobody can be asked, but: {release}", who(one)));
+    let found = all.filter(|one| one.holds && is_meant(one));
+    // Nobody would read what is asked of those without a session.
+    let (deaf, asked): (Vec<Contender>, Vec<Contender>) =
+        found.partition(|one| one.maintenance().is_some() || is_orphan(one));
+    for one in &deaf {
+        say(&options.lock, &why_not_asked(one));
     }
     let mut count = 0;
     for holder in &asked {
@@ -33,7 +35,7 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
         print_json(&json!({ "asked": all }))?;
     }
     if count == 0 {
-        if holds.is_empty() {
+        if deaf.is_empty() {
             say(&options.lock, "nobody holds it");
         }
         return Ok(Exit::No);
@@ -48,6 +50,14 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     }
     let message = format!("not released within {}", lasting(limit));
     Err(Failure::new(Exit::Conflict(124), message))
+}
+
+fn why_not_asked(one: &Contender) -> String {
+    let next = match one.maintenance() {
+        Some(_) => what_releases(one),
+        None => format!("zklock break {}", as_arguments(one)),
+    };
+    format!("{}; that belongs to no session, so nobody can be asked: {next}", held(one))
 }
 
 pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failure> {
@@ -76,6 +86,7 @@ pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failu
     let what = match (was_there, contender.holds) {
         (false, _) => "had gone by itself",
         (true, true) => "was removed",
+        (true, false) if contender.maintenance().is_some() => "was removed",
         // It has lost nothing yet, and goes on waiting.
         (true, false) => "no longer waits; it may queue again, as zklock run does",
     };
@@ -99,6 +110,10 @@ fn confirm(name: &str, contender: &Contender) -> Result<(), Failure> {
     let outcome = match contender.holds {
         true => "may still be at work when the next one gets it",
         false => "may queue again",
+    };
+    let outcome = match contender.maintenance() {
+        Some(_) => "whoever works meanwhile may still be at it when the next one gets the lock",
+        None => outcome,
     };
     let text = format!(
         "{} {what}{queued}, and {outcome}.\nType {} to remove it: ",

@@ -3,8 +3,8 @@
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
 //! locks, `serve` serves them by HTTP, `ask_and_break` asks holders to release and breaks locks, `maintenance` holds
 //! locks without a process, `token_check` compares fencing tokens. `exit`
-//! has the exit codes, `connect` a client with the settings given, `words`, `table`, `log_lines` and `manual` what
-//! people read, `output` and `background_writer` how they get it without holding anybody up, `lease_budget` what time
+//! has the exit codes, `connect` a client with the settings given, `words`, `maintenance_words`, `local_time`, `table`,
+//! `log_lines` and `manual` what people read, `output` and `background_writer` how they get it without holding anybody up, `lease_budget` what time
 //! a command has to end, `reactions` what is done to it then.
 
 #![forbid(unsafe_code)]
@@ -17,9 +17,11 @@ mod config;
 mod connect;
 mod exit;
 mod lease_budget;
+mod local_time;
 mod log_lines;
 mod look;
 mod maintenance;
+mod maintenance_words;
 mod manual;
 #[cfg(target_os = "linux")]
 mod on_loss_and_on_ask;

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use jiff::civil::{DateTime, Time};
-use jiff::{Timestamp, Zoned};
 use nix::unistd::{User, gethostname, getuid};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,10 +14,11 @@ use zklock::{
 };
 
 use crate::exit::{Exit, Failure};
+use crate::local_time::{in_full, to_come};
 use crate::look::shown::as_json;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};
-use crate::words::{held_by, in_local_time, lasting, node, number};
+use crate::words::{held_by, lasting, node, number};
 
 /// Clocks that differ by more are worth a word.
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(5);
@@ -100,7 +99,7 @@ fn told(global: &Global, options: &Hold, hold: &Contender, what: &str) -> Result
     }
     let ends = hold.maintenance().and_then(|hold| hold.ends);
     let until = match ends {
-        Some(ends) => format!("until {}", in_local_time(ends)),
+        Some(ends) => format!("until {}", in_full(ends)),
         None => "until it is released".to_owned(),
     };
     say(&options.lock, &format!("{what}, {until} (node {})", number(hold)));
@@ -172,57 +171,12 @@ fn tell_of_clocks(lock: &str, hold: &Contender, begun: SystemTime) {
     );
 }
 
-// ----- the end
-
 fn end_of(options: &Hold) -> Result<MaintenanceEnd, Failure> {
     match (&options.until, options.lasts) {
-        (Some(until), _) => time(until, Zoned::now).map(MaintenanceEnd::At),
+        (Some(until), _) => to_come(until).map(MaintenanceEnd::At),
         (None, Some(lasts)) => Ok(MaintenanceEnd::After(lasts)),
         (None, None) => Ok(MaintenanceEnd::Never),
     }
-}
-
-/// The time that is meant, which is still to come.
-fn time(text: &str, now: impl Fn() -> Zoned) -> Result<SystemTime, Failure> {
-    let now = now();
-    let time = match text.parse::<Timestamp>() {
-        Ok(time) => time,
-        Err(_) => local_time(text, &now)?.timestamp(),
-    };
-    match time > now.timestamp() {
-        true => Ok(time.into()),
-        false => Err(Failure::usage(format!("--until: {text} has passed"))),
-    }
-}
-
-/// The next time of day like that, or that time of that day.
-fn local_time(text: &str, now: &Zoned) -> Result<Zoned, Failure> {
-    let zone = now.time_zone();
-    if zone.is_unknown() {
-        let why = "--until: this host's time zone is not known: set TZ, or give the time with its offset, as \
-                   2026-11-29T06:00:00+01:00";
-        return Err(Failure::usage(why));
-    }
-    let is_none = || {
-        let why = format!(
-            "--until: {text:?} is no time, such as 06:00, \"2026-11-29 06:00\" or 2026-11-29T06:00:00+01:00"
-        );
-        Failure::usage(why)
-    };
-    let in_zone = |time: DateTime| time.to_zoned(zone.clone()).map_err(|_| is_none());
-    // A date alone would be its midnight.
-    let Some((_, rest)) = text.split_once(':').filter(|(hours, _)| hours.len() <= 2) else {
-        let is_whole = text.contains(':');
-        return in_zone(text.parse().ok().filter(|_| is_whole).ok_or_else(is_none)?);
-    };
-    let padded = format!("{text:0>0$}", text.len().max("06:00".len()));
-    let time: Time = padded.parse().ok().filter(|_| !rest.is_empty()).ok_or_else(is_none)?;
-    let today = in_zone(now.date().to_datetime(time))?;
-    if today > *now {
-        return Ok(today);
-    }
-    let tomorrow = now.date().tomorrow().map_err(|_| is_none())?;
-    in_zone(tomorrow.to_datetime(time))
 }
 
 // ----- signals
@@ -259,52 +213,5 @@ impl Interrupt {
 
     fn exit(&self) -> Exit {
         Exit::Signal(self.by.load(Ordering::SeqCst))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use jiff::tz::TimeZone;
-
-    use super::*;
-
-    /// In a zone that is ahead by an hour.
-    fn at(text: &str, now: &str) -> Option<String> {
-        let zone = TimeZone::fixed(jiff::tz::offset(1));
-        let now: Timestamp = now.parse().unwrap();
-        let time = time(text, || now.to_zoned(zone.clone())).ok()?;
-        Some(Timestamp::try_from(time).unwrap().to_string())
-    }
-
-    #[test]
-    fn an_end_is_the_next_time_like_that() {
-        let now = "2026-11-28T21:30:00Z";
-        for (text, time) in [
-            ("06:00", "2026-11-29T05:00:00Z"),
-            ("6:00", "2026-11-29T05:00:00Z"),
-            ("23:00", "2026-11-28T22:00:00Z"),
-            ("22:30", "2026-11-29T21:30:00Z"),
-            ("06:00:30", "2026-11-29T05:00:30Z"),
-            ("2026-11-29 06:00", "2026-11-29T05:00:00Z"),
-            ("2026-11-29T06:00", "2026-11-29T05:00:00Z"),
-            ("2026-11-29T06:00:00+02:00", "2026-11-29T04:00:00Z"),
-            ("2026-11-29T06:00:00Z", "2026-11-29T06:00:00Z"),
-        ] {
-            assert_eq!(at(text, now).as_deref(), Some(time), "{text}");
-        }
-        for wrong in ["", "6", "06", ":", "25:00", "06:60", "2026-11-29", "tomorrow", "1h"] {
-            assert_eq!(at(wrong, now), None, "{wrong}");
-        }
-        // These have passed.
-        for past in ["2026-11-28 22:30", "2026-11-28T21:30:00Z"] {
-            assert_eq!(at(past, now), None, "{past}");
-        }
-    }
-
-    #[test]
-    fn without_a_time_zone_a_local_time_is_refused() {
-        let now = || Timestamp::UNIX_EPOCH.to_zoned(TimeZone::unknown());
-        assert!(time("06:00", now).is_err());
-        assert!(time("2026-11-29T06:00:00Z", now).is_ok());
     }
 }

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use zklock::Contender;
-use zklock::maintenance::MaintenanceHold;
+
+use crate::maintenance_words;
 
 /// A difference of clocks below this is nothing to speak of.
 pub(crate) const CLOCKS_AGREE: Duration = Duration::from_secs(1);
@@ -44,43 +43,30 @@ pub(crate) fn lasting_short(time: Duration) -> String {
     lasting(time).replace("min", "m").replace(' ', "")
 }
 
-/// Who a contender is: `web1 (pid 4711, backup.sh)`, or what it says about itself.
+/// Who a contender is: `web1 (pid 4711, backup.sh)`, what it says about itself, or what a hold for maintenance is for.
 pub(crate) fn who(one: &Contender) -> String {
-    named(one, |process| format!("pid {process}, "))
-}
-
-/// The same without the process, which is another one for each run of a job: `web1 (backup.sh)`.
-pub(crate) fn client(one: &Contender) -> String {
-    named(one, |_| String::new())
-}
-
-/// A hold for maintenance: `maintenance: disk, by ops@web1, until 2026-11-29 06:00:00 +01:00`.
-pub(crate) fn maintenance(hold: &MaintenanceHold) -> String {
-    let what = if hold.is_asked_for { "maintenance is asked for" } else { "maintenance" };
-    let until = match hold.ends {
-        _ if hold.is_asked_for => String::new(),
-        None => ", until it is released".to_owned(),
-        Some(ends) => format!(", until {}", in_local_time(ends)),
-    };
-    match (&*hold.reason, &*hold.made_by) {
-        ("", _) => format!("{what}, whose reason was overwritten or is hidden"),
-        (reason, by) => format!("{what}: {reason}, by {by}{until}"),
+    match one.maintenance() {
+        Some(hold) => visible(&maintenance_words::whole(&hold)),
+        None => named(one, |process| format!("pid {process}, ")),
     }
 }
 
-/// With the offset; in UTC if the time zone is not known.
-pub(crate) fn in_local_time(time: SystemTime) -> String {
-    let shown = Timestamp::try_from(time).map(|time| {
-        let zone = TimeZone::try_system().unwrap_or(TimeZone::UTC);
-        time.to_zoned(zone).strftime("%F %T %:z").to_string()
-    });
-    shown.unwrap_or_else(|_| "a time far ahead".to_owned())
+/// The same without what changes: the process, which is another one for each run of a job, as `web1 (backup.sh)`, and the
+/// end of a hold for maintenance.
+pub(crate) fn client(one: &Contender) -> String {
+    match one.maintenance() {
+        Some(hold) => visible(&maintenance_words::reason(&hold)),
+        None => named(one, |_| String::new()),
+    }
+}
+
+/// `held by web1 (pid 4711, backup.sh)`, or `held for maintenance: disk replacement, by ops@db1, until 06:00`.
+pub(crate) fn held(holder: &Contender) -> String {
+    let word = if holder.maintenance().is_some() { "for" } else { "by" };
+    format!("held {word} {}", who(holder))
 }
 
 fn named(one: &Contender, process_in_words: fn(u32) -> String) -> String {
-    if let Some(hold) = one.maintenance() {
-        return visible(&maintenance(&hold));
-    }
     let text = match (&one.host, one.process, &one.program) {
         (Some(host), Some(process), Some(program)) => {
             let label = note(one).map(|note| format!(", {note:?}")).unwrap_or_default();
@@ -112,14 +98,14 @@ pub(crate) fn parent(one: &Contender) -> &str {
     one.path.rsplit_once('/').map_or("", |(lock, _)| lock)
 }
 
-/// All of these contenders: `web1 (pid 4711, backup.sh), web2 (pid 911, backup.sh)`.
-pub(crate) fn all(contenders: &[Contender]) -> String {
-    contenders.iter().map(who).collect::<Vec<_>>().join(", ")
-}
-
 /// A contender, as the arguments of a subcommand name it: `/locks/nightly --node 0000000011`.
 pub(crate) fn as_arguments(one: &Contender) -> String {
     format!("{} --node {}", quoted(parent(one)), number(one))
+}
+
+/// What ends this hold for maintenance, to be typed: `zklock release /locks/nightly --node 0000000011`.
+pub(crate) fn what_releases(hold: &Contender) -> String {
+    format!("zklock release {}", as_arguments(hold))
 }
 
 /// The number at the end of that name, with which ZooKeeper tells the contenders of a lock apart.
@@ -192,11 +178,12 @@ impl Ages {
 pub(crate) fn held_by(contenders: &[Contender]) -> String {
     let holders: Vec<&Contender> = contenders.iter().filter(|one| one.holds).collect();
     let Some(first) = holders.first() else { return "held by nobody now".to_owned() };
-    let since = Ages::of_all(contenders).in_words(first);
+    // A hold for maintenance says until when, which is more than since when.
+    let since = Ages::of_all(contenders).in_words(first).filter(|_| first.maintenance().is_none());
     let since = |front: &str| since.map(|text| format!("{front}{text}")).unwrap_or_default();
     match holders.len() {
-        1 => format!("held by {}{}", who(first), since(", ")),
-        more => format!("held by {} and {} more{}", who(first), more - 1, since(", the first ")),
+        1 => format!("{}{}", held(first), since(", ")),
+        more => format!("{} and {} more{}", held(first), more - 1, since(", the first ")),
     }
 }
 

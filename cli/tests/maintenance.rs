@@ -4,7 +4,7 @@
 
 mod site;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -246,31 +246,40 @@ fn everybody_who_looks_sees_why() {
         let all = says(arguments);
         assert!(all.contains(text), "{arguments:?}: {all}");
     };
-    has(&["show", "nightly"], "maintenance\tmaintenance is asked for: disk, by ops@web1\t");
-    has(&["doctor", "nightly"], "maintenance is asked for: disk, by ops@web1; it ends by itself");
+    has(&["show", "nightly"], "maintenance\tmaintenance, asked for: disk, by ops@web1\t");
+    let asked_for = "note     /locks/nightly: maintenance, asked for: disk, by ops@web1; it begins when nobody holds";
+    has(&["doctor", "nightly"], asked_for);
+    has(&["doctor", "--all"], asked_for);
     drop(guard);
     let hold = asked.join().unwrap().expect("the lock");
-    let whole = "maintenance: disk, by ops@web1, until 2999-01-01 00:00:00 +00:00";
+    let whole = "maintenance: disk, by ops@web1, until 2999-01-01 00:00";
     for arguments in [
         &["show", "nightly"][..],
         &["ls"],
-        &["graph"],
         &["-v", "test", "nightly"],
         &["wait", "-w", "1s", "nightly"],
         &["run", "--wait", "0", "nightly", "--", "true"],
     ] {
-        if arguments == ["graph"] {
-            // Only locks that are waited for are shown there.
-            continue;
-        }
         has(arguments, whole);
     }
-    has(
-        &["doctor", "nightly"],
-        &format!("ok       /locks/nightly: {whole}; nobody else gets the lock before"),
-    );
+    let note = format!("note     /locks/nightly: {whole}; nobody else gets the lock before");
+    has(&["doctor", "nightly"], &note);
+    has(&["doctor", "--all"], &note);
+    let heading = format!("/locks/nightly  mutex: held for {whole}; waited for by 0\n");
+    has(&["show", "nightly"], &heading);
+    has(&["check", "nightly"], &format!("ZKLOCK OK - /locks/nightly: held for {whole}, 0 wait"));
+    let mut watch = site.command(&["watch", "nightly"]);
+    let mut watch = watch.env("TZ", "UTC").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    // It ends when nobody reads any more.
+    BufReader::new(watch.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(watch.wait().unwrap().success());
+    assert!(line.ends_with(&format!("  held for {whole}\n")), "{line}");
     let release = format!("zklock release /locks/nightly --node {:010}", hold.sequence);
-    has(&["ask", "nightly"], &format!("{whole}; nobody can be asked, but: {release}"));
+    has(
+        &["ask", "nightly"],
+        &format!("held for {whole}; that belongs to no session, so nobody can be asked: {release}"),
+    );
     assert_eq!(site.zklock(&["ask", "nightly"]).0, 1);
     eventually("more than a moment", || {
         let all = says(&["check", "nightly", "--max-held", "1ms"]);
@@ -287,7 +296,13 @@ fn everybody_who_looks_sees_why() {
     );
     let mut waiter = site.start(&["run", "nightly", "--", "true"]);
     eventually("the waiter", || lock.contenders().unwrap().len() == 2);
-    has(&["graph"], &format!("held by {whole}"));
+    has(&["graph"], &format!("  held for {whole}"));
+    has(&["graph", "--dot"], &format!("\\nheld for {whole}\\n1 wait"));
+    let waits = format!("for /locks/nightly, which is held for {whole}\n");
+    eventually("the wait", || {
+        let all = says(&["check", "nightly", "--max-waiting", "1ms"]);
+        all.starts_with("ZKLOCK CRITICAL - ") && all.ends_with(&waits)
+    });
     // Neither of these is left over.
     let all =
         says(&["doctor", "nightly"]) + &says(&["show", "nightly"]) + &says(&["doctor", "--all"]);

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::thread;
+use std::time::SystemTime;
 
 use zklock::Client;
 
@@ -21,6 +22,7 @@ pub(super) fn look_at_all(
     global: &Global,
     client: &Client,
     base: &str,
+    now: SystemTime,
     findings: &mut Findings,
 ) -> Result<(), Failure> {
     let Some(list) = client.locks(base)? else {
@@ -43,7 +45,7 @@ pub(super) fn look_at_all(
     }
     let look = |path: &str| {
         let has_locks = |name: &str| parents.contains(format!("{path}/{name}").as_str());
-        look_at_lock(global, client, &global.path(path)?, has_locks)
+        look_at_lock(global, client, &global.path(path)?, now, has_locks)
     };
     for locks in list.locks.chunks(AT_ONCE) {
         thread::scope(|scope| {

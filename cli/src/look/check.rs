@@ -11,7 +11,7 @@ use super::shown::lock_on;
 use crate::exit::{Exit, Failure};
 use crate::options::{Check, Global};
 use crate::output::{print, print_json};
-use crate::words::{Ages, as_arguments, lasting, parent, quoted, who};
+use crate::words::{Ages, as_arguments, held, lasting, parent, quoted, what_releases, who};
 
 /// In the order of how bad it is, but for what is not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,15 +115,15 @@ fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec
     let now = Ages::of_all(all);
     let (holders, waiters): (Vec<&Contender>, Vec<&Contender>) =
         all.iter().partition(|one| one.holds);
+    let maintenance = holders.iter().find(|one| one.maintenance().is_some());
     let before = found.len();
     if let Some((one, age)) = held_too_long(options, all) {
-        let (who, age, next) = (who(one), lasting(age), as_arguments(one));
         // It is meant to be so.
-        let (state, verb) = match one.maintenance() {
-            Some(_) => (State::Warning, "release"),
-            None => (State::Critical, "ask"),
+        let (state, next) = match one.maintenance() {
+            Some(_) => (State::Warning, what_releases(one)),
+            None => (State::Critical, format!("zklock ask {}", as_arguments(one))),
         };
-        found.push((state, format!("{lock} is held by {who} for {age} (zklock {verb} {next})")));
+        found.push((state, format!("{lock} is {} for {} ({next})", held(one), lasting(age))));
     }
     // Who tells nothing may have waited for most of that time.
     let silent_since = |one: &Contender| one.since.filter(|_| one.held_since().is_none());
@@ -136,7 +136,10 @@ fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec
     if let Some((one, age)) = too_long(&waiters, now, |one| one.since, options.max_waiting) {
         let (who, age) = (who(one), lasting(age));
         let next = format!("zklock watch {} --for 1m", quoted(lock));
-        let text = format!("{who} has waited {age} for {lock} (who takes it: {next})");
+        let text = match maintenance {
+            Some(hold) => format!("{who} has waited {age} for {lock}, which is {}", held(hold)),
+            None => format!("{who} has waited {age} for {lock} (who takes it: {next})"),
+        };
         found.push((State::Critical, text));
     }
     if options.max_waiters.is_some_and(|most| waiters.len() > most) {
@@ -147,7 +150,11 @@ fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec
         found.push((State::Unknown, text));
     }
     if found.len() == before {
-        let text = format!("{lock}: {} hold it, {} wait", holders.len(), waiters.len());
+        let held_by = match maintenance {
+            Some(hold) => held(hold),
+            None => format!("{} hold it", holders.len()),
+        };
+        let text = format!("{lock}: {held_by}, {} wait", waiters.len());
         found.push((State::Ok, text));
     }
 }

@@ -13,10 +13,16 @@ use crate::words::{CLOCKS_AGREE, lasting};
 const UNIT: Duration = Duration::from_millis(1);
 
 /// Compares the clocks. Servers tell their time as that of a node's creation, so this creates one, and deletes it.
-pub(super) fn look_at_clock(global: &Global, client: &Client, base: &str, findings: &mut Findings) {
+/// Returns what the ensemble's clock says now, if that is known.
+pub(super) fn look_at_clock(
+    global: &Global,
+    client: &Client,
+    base: &str,
+    findings: &mut Findings,
+) -> Option<SystemTime> {
     let Some(session) = client.session_id() else {
         findings.add(Level::Warning, "clock", "not compared with the ensemble's: no session");
-        return;
+        return None;
     };
     let name = node_name(base, &session.to_string());
     let options = CreateOptions::new(CreateMode::Ephemeral).acl(global.acl());
@@ -29,6 +35,7 @@ pub(super) fn look_at_clock(global: &Global, client: &Client, base: &str, findin
         let _ = node.delete();
         stat
     });
+    let now = told.as_ref().ok().and_then(|stat| Some(stat.as_ref()?.created_at));
     let (level, text) = match told {
         Ok(Some(stat)) => compare(before, after, stat.created_at),
         Ok(None) => {
@@ -40,6 +47,7 @@ pub(super) fn look_at_clock(global: &Global, client: &Client, base: &str, findin
         Err(error) => (Level::Warning, format!("not compared with the ensemble's: {error}")),
     };
     findings.add(level, "clock", &text);
+    now
 }
 
 /// A node of this session's. The base may be a lock's path, so this must be no contender: those have a number at the end.

@@ -11,6 +11,8 @@ use crate::output::{print, print_json};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     Ok,
+    /// Nothing is wrong, but whoever looks should know.
+    Note,
     Warning,
     Error,
 }
@@ -36,6 +38,7 @@ impl Findings {
         self.worst = self.worst.max(level);
         let word = match level {
             Level::Ok => "ok",
+            Level::Note => "note",
             Level::Warning => "warning",
             Level::Error => "error",
         };

@@ -10,7 +10,7 @@ use super::shown::as_json;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Graph};
 use crate::output::{print, print_json, say};
-use crate::words::{Ages, parent, who};
+use crate::words::{Ages, held, parent, who};
 
 /// So many waiters of a lock are shown one by one.
 const MOST_WAITERS: usize = 10;
@@ -101,7 +101,7 @@ impl<'a> Picture<'a> {
                 let waits =
                     if waits.is_empty() { waits } else { format!("; it waits for {waits}") };
                 let one = &self.all[*place];
-                lines.push(format!("  held by {}{}{waits}", who(one), ages.after_comma(one)));
+                lines.push(format!("  {}{}{waits}", held(one), ages.after_comma(one)));
                 for lock in self.locks_of(self.holds.get(place)) {
                     lines.push(format!("    <- its process keeps the holder of {lock} waiting"));
                 }
@@ -125,14 +125,14 @@ impl<'a> Picture<'a> {
             self.locks.keys().enumerate().map(|(number, lock)| (*lock, number)).collect();
         let text = |(lock, places): (&&str, &Vec<usize>)| {
             let (holders, waiters) = self.parts(places);
-            let holder =
-                holders.first().map_or("nobody now".to_owned(), |one| who(&self.all[*one]));
+            let held = holders.first().map(|one| held(&self.all[*one]));
+            let held = held.unwrap_or_else(|| "held by nobody now".to_owned());
             let more = if holders.len() > 1 {
                 format!(" and {} more", holders.len() - 1)
             } else {
                 String::new()
             };
-            format!("{lock}\nheld by {holder}{more}\n{} wait", waiters.len())
+            format!("{lock}\n{held}{more}\n{} wait", waiters.len())
         };
         let texts = self.locks.iter().map(text).collect();
         let mut arrows = Vec::new();

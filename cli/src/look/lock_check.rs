@@ -6,11 +6,11 @@ use std::time::SystemTime;
 use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
 
 use super::findings::Level;
-use super::shown::orphans;
+use super::shown::is_orphan;
 use crate::connect::Lock;
 use crate::exit::Failure;
 use crate::options::Global;
-use crate::words::{CLOCKS_AGREE, as_arguments, lasting, node, quoted, who};
+use crate::words::{CLOCKS_AGREE, lasting, node, quoted, what_releases, who};
 
 /// Above this number, new contenders of a path will soon find no sequence number.
 const NEARLY_EXHAUSTED: i32 = i32::MAX / 10 * 9;
@@ -23,6 +23,7 @@ pub(super) fn look_at_lock(
     global: &Global,
     client: &Client,
     lock: &Lock,
+    now: SystemTime,
     has_locks: impl Fn(&str) -> bool,
 ) -> Result<Vec<(Level, String)>, Failure> {
     let znode = client.znode(&lock.path);
@@ -40,6 +41,7 @@ pub(super) fn look_at_lock(
         }
         Err(error) => return Err(error.into()),
     }
+    found.extend(all.iter().filter_map(|one| in_maintenance(one, now)));
     found.extend(in_contenders(&lock.path, &all));
     // Contenders come and go: what was there before and after the list, and is not in it, is none.
     let known: HashSet<&str> = all.iter().map(node).collect();
@@ -89,7 +91,7 @@ fn may_be_for_this_client(global: &Global, entry: &Acl) -> bool {
 
 fn in_contenders(path: &str, all: &[Contender]) -> Vec<(Level, String)> {
     let mut found = Vec::new();
-    for one in orphans(all) {
+    for one in all.iter().filter(|one| is_orphan(one)) {
         let (name, lock) = (node(one), quoted(path));
         let text = format!(
             "{name} ({}) belongs to no session, so nothing will remove it: zklock break {lock} --node {}",
@@ -98,7 +100,6 @@ fn in_contenders(path: &str, all: &[Contender]) -> Vec<(Level, String)> {
         );
         found.push((Level::Error, text));
     }
-    found.extend(all.iter().filter_map(in_maintenance));
     let hidden: Vec<&Contender> = all.iter().filter(|one| one.since.is_none()).collect();
     if let Some(first) = hidden.first() {
         let text = format!(
@@ -123,23 +124,28 @@ fn in_contenders(path: &str, all: &[Contender]) -> Vec<(Level, String)> {
 }
 
 /// What is to be said of a hold for maintenance.
-fn in_maintenance(one: &Contender) -> Option<(Level, String)> {
+fn in_maintenance(one: &Contender, now: SystemTime) -> Option<(Level, String)> {
     let hold = one.maintenance()?;
-    let release = format!("zklock release {}", as_arguments(one));
-    let is_over = hold.ends.and_then(|ends| SystemTime::now().duration_since(ends).ok());
-    let (level, what) = match (is_over, hold.ends) {
-        (Some(by), _) if by > CLOCKS_AGREE => {
+    let release = what_releases(one);
+    let over = hold.ends.and_then(|ends| now.duration_since(ends).ok());
+    let over = over.filter(|by| *by > CLOCKS_AGREE).map(lasting);
+    let (level, what) = match (over, hold.ends) {
+        (Some(by), _) if hold.is_asked_for => {
+            let next = format!("the next one that waits here by zklock ends it, as does {release}");
+            (Level::Warning, format!("its command has ended, its time was over {by} ago: {next}"))
+        }
+        (Some(by), _) => {
             let why = "nobody who uses zklock has waited or come since";
-            (
-                Level::Warning,
-                format!("its time has been over for {}, but {why}: {release}", lasting(by)),
-            )
+            (Level::Warning, format!("its time has been over for {by}, but {why}: {release}"))
         }
-        (_, None) => (Level::Warning, format!("it has no end: {release}")),
         _ if hold.is_asked_for => {
-            (Level::Ok, "it ends by itself if nobody waits for it".to_owned())
+            (Level::Note, "it begins when nobody holds the lock any more".to_owned())
         }
-        _ => (Level::Ok, "nobody else gets the lock before".to_owned()),
+        (None, None) => (Level::Warning, format!("it has no end: {release}")),
+        (None, Some(_)) if one.holds => {
+            (Level::Note, "nobody else gets the lock before".to_owned())
+        }
+        (None, Some(_)) => (Level::Note, "it begins when those ahead have left".to_owned()),
     };
     Some((level, format!("{}; {what}", who(one))))
 }

@@ -3,12 +3,12 @@
 use serde_json::json;
 use zklock::{Contender, ContenderKind, LeaderElection, LockKind};
 
-use super::shown::{as_json, kind, lock_at, lock_kind, orphans, permits, warn_of_the_clock};
+use super::shown::{as_json, is_orphan, kind, lock_at, lock_kind, permits, warn_of_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock};
 use crate::output::{complain, print, print_json, say};
 use crate::table::print_table;
-use crate::words::{Ages, held_by, node, number, quoted, who};
+use crate::words::{Ages, held, held_by, node, number, quoted, who};
 
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
@@ -32,7 +32,7 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
     let _ = print(&heading(&lock.path, &all))?
         && (all.is_empty() || print_table(&headings, &rows, &[2])?);
     warn_of_the_clock(ages);
-    for one in orphans(&all) {
+    for one in all.iter().filter(|one| is_orphan(one)) {
         complain(
             &options.lock,
             &format!(
@@ -53,7 +53,11 @@ fn heading(path: &str, all: &[Contender]) -> String {
     };
     let holders = all.iter().filter(|one| one.holds).count();
     let waiters = all.len() - holders;
-    format!("{path}  {}{taken}: held by {holders}, waited for by {waiters}", lock_kind(kind))
+    let held = match all.iter().find(|one| one.holds && one.maintenance().is_some()) {
+        Some(hold) => format!("{};", held(hold)),
+        None => format!("held by {holders},"),
+    };
+    format!("{path}  {}{taken}: {held} waited for by {waiters}", lock_kind(kind))
 }
 
 fn row(one: &Contender, ages: Ages) -> Vec<String> {

@@ -53,10 +53,10 @@ fn time(at: SystemTime) -> String {
     format_rfc3339_millis(at).to_string()
 }
 
-/// Contenders that belong to no session, so nothing will remove them. If an ACL hides a node, that is not known.
-pub(super) fn orphans(all: &[Contender]) -> impl Iterator<Item = &Contender> {
-    let is_left = |one: &&Contender| one.session.is_none() && one.since.is_some();
-    all.iter().filter(is_left).filter(|one| one.maintenance().is_none())
+/// Whether it belongs to no session and is no hold for maintenance, so nothing will remove it. If an ACL hides the node,
+/// that is not known.
+pub(crate) fn is_orphan(one: &Contender) -> bool {
+    one.session.is_none() && one.since.is_some() && one.maintenance().is_none()
 }
 
 /// Says that the ages that were printed are too short, if that is known.

@@ -16,7 +16,7 @@ use crate::exit::{Exit, Failure};
 use crate::options::{Global, WaitFor, Watch};
 use crate::output::{print, print_json, say};
 use crate::table::print_table;
-use crate::words::{Ages, all, held_by, lasting, lasting_short, who};
+use crate::words::{Ages, client, held, held_by, lasting, lasting_short, who};
 
 /// How often it is checked whether the connection is there.
 const LOOK: Duration = Duration::from_secs(1);
@@ -86,7 +86,19 @@ fn print_holders(global: &Global, path: &str, holders: &[Contender]) -> Result<b
             print_json(&json!({ "time": time.to_string(), "lock": path, "holders": all }))
         }
         false if holders.is_empty() => print(&format!("{time}  free")),
-        false => print(&format!("{time}  held by {}", all(holders))),
+        false => print(&format!("{time}  {}", held_by_each(holders))),
+    }
+}
+
+/// All of them: `held by web1 (pid 4711, backup.sh), web2 (pid 911, backup.sh)`.
+///
+/// A hold for maintenance is held from when it is the first, and says so only then, so what it said before is left out.
+fn held_by_each(holders: &[Contender]) -> String {
+    let is_asked_for = |one: &Contender| one.maintenance().is_some_and(|hold| hold.is_asked_for);
+    match holders {
+        [hold] if is_asked_for(hold) => format!("held for {}", client(hold)),
+        [hold] => held(hold),
+        _ => format!("held by {}", holders.iter().map(who).collect::<Vec<_>>().join(", ")),
     }
 }
 

@@ -1,0 +1,147 @@
+//! Times of this host's time zone, as people write and read them.
+
+use std::time::SystemTime;
+
+use jiff::civil::{DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+
+use crate::exit::Failure;
+
+/// The time that is meant, which is still to come: `06:00`, `2026-11-29 06:00`, or with an offset.
+pub(crate) fn to_come(text: &str) -> Result<SystemTime, Failure> {
+    to_come_after(&Zoned::now(), text)
+}
+
+fn to_come_after(now: &Zoned, text: &str) -> Result<SystemTime, Failure> {
+    let time = match text.parse::<Timestamp>() {
+        Ok(time) => time,
+        Err(_) => local_time(text, now)?.timestamp(),
+    };
+    match time > now.timestamp() {
+        true => Ok(time.into()),
+        false => Err(Failure::usage(format!("--until: {text} has passed"))),
+    }
+}
+
+/// The next time of day like that, or that time of that day.
+fn local_time(text: &str, now: &Zoned) -> Result<Zoned, Failure> {
+    let zone = now.time_zone();
+    if zone.is_unknown() {
+        let why = "--until: this host's time zone is not known: set TZ, or give the time with its offset, as \
+                   2026-11-29T06:00:00+01:00";
+        return Err(Failure::usage(why));
+    }
+    let is_none = || {
+        let why = format!(
+            "--until: {text:?} is no time, such as 06:00, \"2026-11-29 06:00\" or 2026-11-29T06:00:00+01:00"
+        );
+        Failure::usage(why)
+    };
+    let in_zone = |time: DateTime| time.to_zoned(zone.clone()).map_err(|_| is_none());
+    // A date alone would be its midnight.
+    let Some((_, rest)) = text.split_once(':').filter(|(hours, _)| hours.len() <= 2) else {
+        let is_whole = text.contains(':');
+        return in_zone(text.parse().ok().filter(|_| is_whole).ok_or_else(is_none)?);
+    };
+    let padded = format!("{text:0>0$}", text.len().max("06:00".len()));
+    let time: Time = padded.parse().ok().filter(|_| !rest.is_empty()).ok_or_else(is_none)?;
+    let today = in_zone(now.date().to_datetime(time))?;
+    if today > *now {
+        return Ok(today);
+    }
+    let tomorrow = now.date().tomorrow().map_err(|_| is_none())?;
+    in_zone(tomorrow.to_datetime(time))
+}
+
+/// As `06:00`, with the date unless it is today, with seconds if there are any, and with the zone if that is UTC for
+/// want of another one.
+pub(crate) fn in_words(time: SystemTime) -> String {
+    let now = Zoned::now();
+    in_words_at(&now, time)
+}
+
+fn in_words_at(now: &Zoned, time: SystemTime) -> String {
+    let Ok(time) = Timestamp::try_from(time) else { return "a time far ahead".to_owned() };
+    let zone = now.time_zone();
+    let zone = if zone.is_unknown() { TimeZone::UTC } else { zone.clone() };
+    let (time, now_there) = (time.to_zoned(zone), now.timestamp());
+    let is_today = time.date() == now_there.to_zoned(time.time_zone().clone()).date();
+    let date = if is_today { "" } else { "%F " };
+    let hours = if time.second() == 0 { "%H:%M" } else { "%T" };
+    let utc = if now.time_zone().is_unknown() { " UTC" } else { "" };
+    time.strftime(&format!("{date}{hours}{utc}")).to_string()
+}
+
+/// With date, seconds and offset.
+pub(crate) fn in_full(time: SystemTime) -> String {
+    let shown = Timestamp::try_from(time).map(|time| {
+        let zone = TimeZone::try_system().unwrap_or(TimeZone::UTC);
+        time.to_zoned(zone).strftime("%F %T %:z").to_string()
+    });
+    shown.unwrap_or_else(|_| "a time far ahead".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a zone that is ahead by an hour.
+    fn now(text: &str) -> Zoned {
+        let now: Timestamp = text.parse().unwrap();
+        now.to_zoned(TimeZone::fixed(jiff::tz::offset(1)))
+    }
+
+    fn at(text: &str) -> Option<String> {
+        let time = to_come_after(&now("2026-11-28T21:30:00Z"), text).ok()?;
+        Some(Timestamp::try_from(time).unwrap().to_string())
+    }
+
+    #[test]
+    fn an_end_is_the_next_time_like_that() {
+        for (text, time) in [
+            ("06:00", "2026-11-29T05:00:00Z"),
+            ("6:00", "2026-11-29T05:00:00Z"),
+            ("23:00", "2026-11-28T22:00:00Z"),
+            ("22:30", "2026-11-29T21:30:00Z"),
+            ("06:00:30", "2026-11-29T05:00:30Z"),
+            ("2026-11-29 06:00", "2026-11-29T05:00:00Z"),
+            ("2026-11-29T06:00", "2026-11-29T05:00:00Z"),
+            ("2026-11-29T06:00:00+02:00", "2026-11-29T04:00:00Z"),
+            ("2026-11-29T06:00:00Z", "2026-11-29T06:00:00Z"),
+        ] {
+            assert_eq!(at(text).as_deref(), Some(time), "{text}");
+        }
+        for wrong in ["", "6", "06", ":", "25:00", "06:60", "2026-11-29", "tomorrow", "1h"] {
+            assert_eq!(at(wrong), None, "{wrong}");
+        }
+        // These have passed.
+        for past in ["2026-11-28 22:30", "2026-11-28T21:30:00Z"] {
+            assert_eq!(at(past), None, "{past}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_shown_as_short_as_it_is_clear() {
+        let now = now("2026-11-28T21:30:00Z");
+        for (time, shown) in [
+            ("2026-11-28T22:00:00Z", "23:00"),
+            ("2026-11-28T22:00:07.5Z", "23:00:07"),
+            ("2026-11-28T23:00:00Z", "2026-11-29 00:00"),
+            ("2026-11-27T22:00:00Z", "2026-11-27 23:00"),
+        ] {
+            let time: Timestamp = time.parse().unwrap();
+            assert_eq!(in_words_at(&now, time.into()), shown, "{time}");
+        }
+        let nowhere = now.timestamp().to_zoned(TimeZone::unknown());
+        let time: Timestamp = "2026-11-28T22:00:00Z".parse().unwrap();
+        assert_eq!(in_words_at(&nowhere, time.into()), "22:00 UTC");
+    }
+
+    #[test]
+    fn without_a_time_zone_a_local_time_is_refused() {
+        let now = Timestamp::UNIX_EPOCH.to_zoned(TimeZone::unknown());
+        assert!(to_come_after(&now, "06:00").is_err());
+        assert!(to_come_after(&now, "2026-11-29T06:00:00Z").is_ok());
+    }
+}
