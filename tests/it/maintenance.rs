@@ -89,6 +89,28 @@ fn a_hold_keeps_everybody_out_and_says_why_until_it_is_released() {
 }
 
 #[test]
+fn looks_that_are_repeated_show_an_end_that_was_moved() {
+    skip_without_zookeeper!();
+    let site = Site::shared("maintenance-looks");
+    let zk = site.client();
+    let lock = mutex(&zk, &site.base, "a");
+    let held = hold(&lock, MaintenanceEnd::Never);
+    let list = zk.locks(&site.base).unwrap().expect("the base");
+    let waits = zk.waits(&site.base).unwrap().expect("the base");
+    let has_end = |one: &Contender| told(one).ends.is_some();
+    assert!(!has_end(list.locks[0].first.as_ref().unwrap()) && !has_end(&waits.contenders[0]));
+    let end = MaintenanceEnd::After(Duration::from_secs(3_600));
+    assert!(lock.change_maintenance(&held, end).unwrap());
+    let list = list.refresh(&zk).unwrap().expect("the base");
+    assert!(has_end(list.locks[0].first.as_ref().unwrap()));
+    let waits = waits.refresh(&zk, 500).unwrap().expect("the base");
+    assert!(has_end(&waits.contenders[0]));
+    assert!(lock.release_maintenance(&held).unwrap());
+    drop((lock, waits));
+    site.finish([zk]);
+}
+
+#[test]
 fn a_hold_is_asked_for_until_those_ahead_have_left_and_later_ones_wait_behind_it() {
     skip_without_zookeeper!();
     let site = Site::shared("maintenance-asked");
