@@ -18,6 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nom_openmetrics::Label;
 use serde_json::{Value, json};
+use zklock::maintenance::MaintenanceEnd;
 use zklock::znode::{CreateMode, CreateOptions};
 use zklock::{Acl, DistributedLock, Permissions};
 
@@ -742,6 +743,43 @@ fn holders_that_wait_for_each_other_are_a_deadlock_with_what_ends_it() {
     assert!(code == 1 && out.contains(ask), "{out}");
     site.zk.znode(node("a", 1)).delete().unwrap();
     serving.tells("its end", |told| told["deadlocks"] == json!([]));
+}
+
+#[test]
+fn a_hold_for_maintenance_tells_why_and_until_when_also_when_that_changes() {
+    let site = Site::new();
+    let lock = DistributedLock::new(&site.zk, "/locks", "nightly").data("ops@web1");
+    let guard = lock.lock().unwrap();
+    let asks = lock.clone();
+    let asked = thread::spawn(move || {
+        asks.hold_for_maintenance("disk", MaintenanceEnd::Never, Duration::from_secs(600)).unwrap()
+    });
+    let serving = Serving::start(site.server.hosts(), &["--listen", "127.0.0.1:0"]);
+    let of_first = |told: &Value, part: &str| {
+        lock_in(told, "/locks/nightly").map_or(Value::Null, |lock| lock[part][0].clone())
+    };
+    let told = serving.tells("what is asked for", |told| {
+        of_first(told, "waiters")["maintenance"]["is_asked_for"] == true
+    });
+    assert_eq!(of_first(&told, "waiters")["who"], "maintenance: disk, by ops@web1");
+    let labels = [("lock", "/locks/nightly")];
+    assert_eq!(serving.metric("zklock_lock_maintenance", &labels), Some(0.0));
+    drop(guard);
+    let hold = asked.join().unwrap().expect("the lock");
+    let maintenance = |ends: Value| json!({ "reason": "disk", "made_by": "ops@web1", "is_asked_for": false, "ends": ends });
+    serving.tells("the hold", |told| {
+        of_first(told, "holders")["maintenance"] == maintenance(Value::Null)
+    });
+    assert_eq!(serving.metric("zklock_lock_maintenance", &labels), Some(1.0));
+    let ends = "zklock_lock_maintenance_ends_timestamp_seconds";
+    assert_eq!(serving.metric(ends, &labels), None);
+    let year_2999 = humantime::parse_rfc3339("2999-01-01T00:00:00Z").unwrap();
+    assert!(lock.change_maintenance(&hold, MaintenanceEnd::At(year_2999)).unwrap());
+    serving.tells("the end", |told| {
+        of_first(told, "holders")["maintenance"] == maintenance(json!("2999-01-01T00:00:00.000Z"))
+    });
+    assert_eq!(serving.metric(ends, &labels), Some(32_472_144_000.0));
+    assert!(lock.release_maintenance(&hold).unwrap());
 }
 
 #[test]

@@ -127,6 +127,12 @@ fn contender_as_json(one: &SeenContender, model: &Model<'_>) -> Value {
         "program": one.program,
         "thread": one.thread,
         "label": one.label,
+        "maintenance": one.maintenance.as_ref().map(|hold| json!({
+            "reason": hold.reason,
+            "made_by": hold.made_by,
+            "is_asked_for": hold.is_asked_for,
+            "ends": hold.ends.map(time),
+        })),
         "queued_at": one.queued_at.map(time),
         "held_since": one.held_since.map(time),
         "waits_for": model.waits_for.get(&*one.node).map_or(&[][..], |locks| &locks[..]),
@@ -234,7 +240,7 @@ mod tests {
             json!({
                 "node": format!("/locks/a/{number}"), "sequence": number,
                 "who": number.to_string(), "host": null, "pid": null, "program": null,
-                "thread": null, "label": null, "queued_at": queued, "held_since": held_since,
+                "thread": null, "label": null, "maintenance": null, "queued_at": queued, "held_since": held_since,
                 "waits_for": waits_for,
             })
         };

@@ -114,10 +114,27 @@ fn of_locks(text: &mut Text, model: &Model<'_>) {
             text.sample(&[("lock", lock.path)], seconds_since_1970(since));
         }
     }
+    of_maintenance(text, own);
     // Not of the others: their sum would fall when a lock gets a label of its own.
     text.counter("zklock_lock_hand_overs", "How often another contender came to hold the lock.");
     for lock in own {
         text.sample(&[("lock", lock.path)], lock.hand_overs);
+    }
+}
+
+fn of_maintenance(text: &mut Text, locks: &[Lock<'_>]) {
+    let hold = |lock: &Lock<'_>| lock.holders.iter().find_map(|one| one.maintenance.clone());
+    text.gauge("zklock_lock_maintenance", "1 if the lock is held for maintenance, otherwise 0.");
+    for lock in locks {
+        text.sample(&[("lock", lock.path)], u8::from(hold(lock).is_some()));
+    }
+    let name = "zklock_lock_maintenance_ends_timestamp_seconds";
+    text.gauge(name, "When the hold for maintenance ends.");
+    for lock in locks {
+        let ends = hold(lock).filter(|hold| !hold.is_asked_for).and_then(|hold| hold.ends);
+        if let Some(ends) = ends {
+            text.sample(&[("lock", lock.path)], seconds_since_1970(ends));
+        }
     }
 }
 
@@ -215,6 +232,7 @@ mod tests {
             "zklock_lock_waiters{lock=\"/locks/a\"} 1",
             "zklock_lock_oldest_wait_seconds{lock=\"/locks/a\"} 6",
             "zklock_lock_held_since_timestamp_seconds{lock=\"/locks/a\"} 1000001",
+            "zklock_lock_maintenance{lock=\"/locks/a\"} 0",
             "zklock_lock_hand_overs_total{lock=\"/locks/a\"} 0",
         ] {
             assert!(text.lines().any(|one| one == line), "{line} in\n{text}");

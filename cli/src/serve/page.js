@@ -209,8 +209,20 @@ function before(seen, time) {
   return Math.max(0, Date.parse(seen.snapshot.taken_at) - Date.parse(time));
 }
 
+// Who it is. A hold for maintenance has its end, in the time zone of the browser.
+function called(one) {
+  const hold = one.maintenance;
+  if (!hold) return visible(one.who);
+  if (hold.is_asked_for) return visible(`${one.who} (asked for)`);
+  return visible(`${one.who}, until ${hold.ends ? clock(hold.ends) : "it is released"}`);
+}
+
 function heldFor(seen, holder) {
   return holder.held_since ? lasting(before(seen, holder.held_since)) : "not known";
+}
+
+function isForMaintenance(lock) {
+  return Boolean(lock.holders[0]?.maintenance);
 }
 
 function heldBy(lock) {
@@ -218,7 +230,7 @@ function heldBy(lock) {
   const permits = lock.permits && lock.taken !== null ? `${lock.taken} of ${lock.permits} permits: ` : "";
   if (first) {
     const others = lock.holders_total - 1;
-    return visible(`${permits}${first.who}`) + (others > 0 ? ` and ${number(others)} more` : "");
+    return visible(permits) + called(first) + (others > 0 ? ` and ${number(others)} more` : "");
   }
   const last = lock.past[lock.past.length - 1];
   return last ? `nobody now; last ${visible(last.who)}` : "nobody now";
@@ -227,7 +239,8 @@ function heldBy(lock) {
 function inWords(lock) {
   const permits = lock.permits ? ` of ${counted(lock.permits, "permit", "permits")}` : "";
   const stuck = { deadlock: ", in a deadlock", suspected: ", perhaps in a deadlock" }[lock.state] || "";
-  const holders = lock.holders_total > 0 ? `held by ${number(lock.holders_total)}` : "held by nobody now";
+  const count = isForMaintenance(lock) ? `held for ${called(lock.holders[0])}` : `held by ${number(lock.holders_total)}`;
+  const holders = lock.holders_total > 0 ? count : "held by nobody now";
   const handOvers = counted(lock.hand_overs, "hand-over", "hand-overs");
   const waiters = lock.waiters_total > 0 ? number(lock.waiters_total) : "nobody";
   return `${KINDS[lock.kind] || visible(lock.kind)}${permits}${stuck}: ${holders}, waited for by ${waiters}; `
@@ -323,7 +336,7 @@ function graph(seen, path) {
 
 function box(lock, path, layer) {
   const lines = lock
-    ? [lock.holders_total > 0 ? `held by ${heldBy({ ...lock, permits: null })}` : "held by nobody now",
+    ? [lock.holders_total > 0 ? `held ${isForMaintenance(lock) ? "for" : "by"} ${heldBy({ ...lock, permits: null })}` : "held by nobody now",
       lock.waiters_total === 1 ? "1 waits" : `${number(lock.waiters_total)} wait`]
     : ["not read", ""];
   return { path, key: path, name: lock ? lock.name : path, lines, layer, state: lock ? lock.state : "" };
@@ -742,7 +755,7 @@ function renderContenders(seen, lock) {
       who.append(made("span"), made("span", { class: "aside" }));
       return made("tr", { role: "row" }, who, cell(label, true), cell("Node", true));
     }, (row, one) => {
-      setText(row.children[0].firstChild, visible(one.who));
+      setText(row.children[0].firstChild, called(one));
       setLinks(row.children[0].lastChild, word, locks(one));
       setText(row.children[1], time(one));
       setText(row.children[2], String(one.sequence).padStart(10, "0"));

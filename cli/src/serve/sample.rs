@@ -28,6 +28,7 @@ pub(super) fn lock(path: &str, holders: &[&str], waiters: &[&str]) -> SeenLock {
         program: None,
         thread: None,
         label: None,
+        maintenance: None,
         queued_at: Some(at(number.parse().unwrap())),
         held_since: None,
     };

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use zklock::maintenance::MaintenanceHold;
 use zklock::{Contender, Deadlock, LockKind, Waits};
 
 use crate::look::deadlocks::{in_words, what_ends};
 use crate::look::shown::why_unlisted;
-use crate::words::{Ages, note, parent, who};
+use crate::words::{Ages, client, note, parent, who};
 
 /// So many characters are kept of a contender's text, and of a sentence made of such texts.
 const LONGEST_TEXT: usize = 200;
@@ -49,6 +50,8 @@ pub(super) struct SeenContender {
     pub(super) program: Option<String>,
     pub(super) thread: Option<String>,
     pub(super) label: Option<String>,
+    /// Of a hold for maintenance: its end is not told by `who`, as readers may be in another time zone.
+    pub(super) maintenance: Option<MaintenanceHold>,
     pub(super) queued_at: Option<SystemTime>,
     pub(super) held_since: Option<SystemTime>,
 }
@@ -118,16 +121,22 @@ impl Seen {
 
 impl From<&Contender> for SeenContender {
     fn from(one: &Contender) -> SeenContender {
+        let maintenance = one.maintenance().map(|mut hold| {
+            hold.reason = shortened(hold.reason);
+            hold.made_by = shortened(hold.made_by);
+            hold
+        });
         SeenContender {
             node: one.path.clone(),
             sequence: one.sequence,
             holds: one.holds,
-            who: shortened(who(one)),
+            who: shortened(if maintenance.is_some() { client(one) } else { who(one) }),
             host: one.host.clone().map(shortened),
             pid: one.process,
             program: one.program.clone().map(shortened),
             thread: one.thread.clone().map(shortened),
             label: note(one).map(shortened),
+            maintenance,
             queued_at: one.since,
             held_since: one.held_since(),
         }

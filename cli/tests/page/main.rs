@@ -596,6 +596,21 @@ fn what_the_page_decides_without_a_window() {
             "graph(known.seen, '/locks/ahead-19').boxes.map((one) => one.layer)",
             json!((0..24).map(|layer: i32| -layer.min(21)).collect::<Vec<_>>()),
         ),
+        // Holds for maintenance.
+        (
+            "[{ ends: null }, { ends: '2999-01-01T12:00:00Z' }, { is_asked_for: true }]
+               .map((maintenance) => called({ who: 'maintenance: disk', maintenance }).replace(/ 2999-01-0.*/, ' then'))",
+            json!([
+                "maintenance: disk, until it is released",
+                "maintenance: disk, until then",
+                "maintenance: disk (asked for)",
+            ]),
+        ),
+        (
+            "inWords({ ...known.seen.locks[0], state: 'held', holders_total: 1,
+               holders: [{ who: 'maintenance: disk', maintenance: { ends: null } }] }).split(', waited')[0]",
+            json!("Mutex: held for maintenance: disk, until it is released"),
+        ),
         // A holder that waits for the same lock.
         (
             "graph({ ...known.seen, edges: [{ holder: '/a/1', waits_by: '/a/2' }] }, '/a').arrows.length",
