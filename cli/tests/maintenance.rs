@@ -189,6 +189,9 @@ fn clocks_of_hosts_two_hours_apart_change_no_end() {
         let lock = site.lock();
         assert_eq!(ends(&lock), Some(humantime::parse_rfc3339(&until).unwrap()));
         assert_eq!(at(waits, &["run", "--wait", "0", "nightly", "--", "true"]).0, 124);
+        // Its end is to come, whatever the doctor's host believes.
+        let (_, found, _) = at("+9h", &["doctor", "nightly"]);
+        assert!(found.contains("; nobody else gets the lock before\n"), "{found}");
         assert_eq!(at(waits, &["release", "nightly"]).0, 0);
         let (code, _, err) = at(made, &["hold", "nightly", "-r", "x", "--for", "1s"]);
         assert_eq!(code, 0, "{err}");
