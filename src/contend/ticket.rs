@@ -215,7 +215,8 @@ impl<'a> Ticket<'a> {
     pub(crate) fn has_guid(&self, guid: Uuid) -> bool {
         let goes_on = |rest: &str| rest.starts_with('-');
         let ours = |name: &str| name.strip_prefix(&guid.to_string()).is_some_and(goes_on);
-        let of_kazoo = |rest: &str| rest.starts_with("__") || rest.starts_with('-');
+        let of_kazoo =
+            |rest: &str| ["__", "-lease-", MAINTENANCE].iter().any(|begin| rest.starts_with(begin));
         self.name.strip_prefix(PROTECTED).is_some_and(ours)
             || self.name.strip_prefix(&guid.simple().to_string()).is_some_and(of_kazoo)
     }
