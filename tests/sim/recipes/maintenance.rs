@@ -96,7 +96,11 @@ impl Maintaining {
             Err(error) => {
                 stage.count(false);
                 use ErrorKind::{Connect, ConnectionLoss, NodeDeleted, SessionLost};
-                if !matches!(error.kind(), Connect | ConnectionLoss | NodeDeleted | SessionLost) {
+                let has_passed = error.kind() == ErrorKind::InvalidArgument
+                    && matches!(end, MaintenanceEnd::At(time) if since_start(time) < schedule.time());
+                let may_be =
+                    matches!(error.kind(), Connect | ConnectionLoss | NodeDeleted | SessionLost);
+                if !may_be && !has_passed {
                     stage.accuse(format!("holding: {error}"));
                 }
             }
