@@ -66,9 +66,9 @@ fn a_lock_is_held_until_it_is_released() {
     let (user, host) = told.made_by.split_once('@').expect("who has made it");
     assert!(!user.is_empty() && !host.is_empty());
     // Nobody gets it, and a second hold waits behind the first.
-    let (code, _, err) = site.zklock(&["run", "--wait", "0", "nightly", "--", "true"]);
+    let (code, _, err) = site.zklock(&["run", "--nonblock", "nightly", "--", "true"]);
     assert_eq!(code, 124, "{err}");
-    let second = [&hold[..], &["--wait", "100ms"]].concat();
+    let second = [&hold[..], &["--wait", "3s"]].concat();
     let (code, _, err) = site.zklock(&second);
     assert_eq!(code, 124);
     assert!(err.starts_with("zklock: nightly: not free within "), "{err}");
@@ -76,7 +76,7 @@ fn a_lock_is_held_until_it_is_released() {
     assert_eq!((code, err.as_str()), (0, "zklock: nightly: released\n"));
     let released: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(released["released"]["node"], holder.path);
-    assert_eq!(site.zklock(&["run", "--wait", "0", "nightly", "--", "true"]).0, 0);
+    assert_eq!(site.zklock(&["run", "--nonblock", "nightly", "--", "true"]).0, 0);
     assert_eq!(lock.contenders().unwrap(), []);
 }
 
@@ -188,7 +188,7 @@ fn clocks_of_hosts_two_hours_apart_change_no_end() {
         assert!(err.contains("this host's clock is ") && err.contains(word), "{err}");
         let lock = site.lock();
         assert_eq!(ends(&lock), Some(humantime::parse_rfc3339(&until).unwrap()));
-        assert_eq!(at(waits, &["run", "--wait", "0", "nightly", "--", "true"]).0, 124);
+        assert_eq!(at(waits, &["run", "--nonblock", "nightly", "--", "true"]).0, 124);
         // Its end is to come, whatever the doctor's host believes.
         let (_, found, _) = at("+9h", &["doctor", "nightly"]);
         assert!(found.contains("; nobody else gets the lock before\n"), "{found}");
@@ -260,8 +260,8 @@ fn everybody_who_looks_sees_why() {
         &["show", "nightly"][..],
         &["ls"],
         &["-v", "test", "nightly"],
-        &["wait", "-w", "1s", "nightly"],
-        &["run", "--wait", "0", "nightly", "--", "true"],
+        &["wait", "-w", "3s", "nightly"],
+        &["run", "--nonblock", "nightly", "--", "true"],
     ] {
         has(arguments, whole);
     }
