@@ -682,10 +682,10 @@ impl Attempt<'_> {
                 // What has happened meanwhile has rung the bell already.
                 continue;
             }
-            self.call.set_alarm_by(self.maintenance.due());
             if self.call.alarm_rings() && self.long_wait.go_on(self.call, self.contention.node) {
                 self.tell_wait(acquisition);
             }
+            self.call.set_alarm_by(self.maintenance.due());
             self.call.wait_for_event(phase.attached)?;
         }
     }
