@@ -504,3 +504,17 @@ fn below_a_chroot_the_paths_are_the_client_s() {
     drop(lock);
     site.finish([zk]);
 }
+
+/// A wait of more than five seconds has an alarm of its own.
+#[test]
+fn a_hold_ends_for_a_waiter_that_has_waited_for_long() {
+    skip_without_zookeeper!();
+    let site = Site::shared("maintenance-long");
+    let (operator, zk) = (site.client(), site.quiet_client());
+    let lock = mutex(&operator, &site.base, "a");
+    let held = hold(&lock, MaintenanceEnd::After(Duration::from_secs(8)));
+    assert!(strict(&zk, &site.base, "a").try_lock_for(QUIET).unwrap().is_some());
+    assert!(ensemble_clock(&site) >= told(&held).ends.expect("an end"));
+    drop(lock);
+    site.finish([operator, zk]);
+}
