@@ -11,7 +11,7 @@ use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::output::{print_json, say};
 use crate::words::{
-    Ages, as_arguments, held, held_by, lasting, node, number, visible, what_releases, who,
+    Ages, as_arguments, held, held_by, is_at, lasting, visible, what_releases, who,
 };
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
@@ -92,11 +92,6 @@ pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failu
     };
     say(&options.lock, &format!("{} {what}", who(contender)));
     Ok(Exit::Success)
-}
-
-/// Whether that is a contender's node: its number, its name or its path.
-fn is_at(one: &Contender, name: &str) -> bool {
-    [&one.path, node(one), &number(one)].contains(&name)
 }
 
 /// Has the name of the lock typed by a person.

@@ -18,7 +18,7 @@ use crate::local_time::{in_full, to_come};
 use crate::look::shown::as_json;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};
-use crate::words::{held_by, lasting, node, number};
+use crate::words::{held_by, is_at, lasting, number};
 
 /// Clocks that differ by more are worth a word.
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(5);
@@ -124,9 +124,7 @@ pub(crate) fn release(global: &Global, options: &Release) -> Result<Exit, Failur
 
 /// The hold that is meant; an error if there are several.
 fn the_hold(lock: &LockNode, name: Option<&str>) -> Result<Option<Contender>, Failure> {
-    let is_meant = |one: &Contender| {
-        name.is_none_or(|name| [&one.path, node(one), &number(one)].contains(&name))
-    };
+    let is_meant = |one: &Contender| name.is_none_or(|name| is_at(one, name));
     let mut holds = lock.contenders()?;
     holds.retain(|one| one.maintenance().is_some() && is_meant(one));
     if holds.len() > 1 {

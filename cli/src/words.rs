@@ -93,6 +93,11 @@ pub(crate) fn node(one: &Contender) -> &str {
     one.path.rsplit('/').next().unwrap_or_default()
 }
 
+/// Whether that is a contender's node: its number, its name or its path.
+pub(crate) fn is_at(one: &Contender, name: &str) -> bool {
+    [&one.path, node(one), &number(one)].contains(&name)
+}
+
 /// The path of a contender's lock.
 pub(crate) fn parent(one: &Contender) -> &str {
     one.path.rsplit_once('/').map_or("", |(lock, _)| lock)

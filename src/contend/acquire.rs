@@ -70,6 +70,16 @@ pub(crate) struct Contention<'a> {
     pub(crate) hold_at_most: Option<Duration>,
 }
 
+impl Contention<'_> {
+    /// What the lock node is made as.
+    pub(super) fn lock_node_kind(&self) -> NodeKind {
+        match self.form.naming {
+            NodeNaming::Curator => NodeKind::Container,
+            NodeNaming::Kazoo => NodeKind::Persistent,
+        }
+    }
+}
+
 /// How long to try.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits<'a> {
@@ -369,11 +379,7 @@ impl Attempt<'_> {
         Ok(match action {
             Action::Create { prefix } => self.create(session, prefix)?,
             Action::MakeParents => {
-                let acl = self.contention.acl;
-                let kind = match self.contention.form.naming {
-                    NodeNaming::Curator => NodeKind::Container,
-                    NodeNaming::Kazoo => NodeKind::Persistent,
-                };
+                let (acl, kind) = (self.contention.acl, self.contention.lock_node_kind());
                 let made =
                     self.ask(session, |session, node| make_parents(session, node, kind, acl))?;
                 Input::ParentsMade(self.sort(made, MAKE))

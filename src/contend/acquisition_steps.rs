@@ -202,32 +202,24 @@ impl Seen {
     fn by(own: &str, children: &Names) -> Option<Seen> {
         let mine = Ticket::parse(own)?;
         let mut seen = Seen { ahead: 0, first: None, are_behind: false, maintenance: Vec::new() };
-        let mut first: Option<Ticket<'_>> = None;
+        let (mut first, mut has_maintenance) = (None::<Ticket<'_>>, false);
         for one in children.iter().filter_map(Ticket::parse) {
             if one < mine {
                 seen.ahead += 1;
-                if seen.maintenance.is_empty() && one.is_maintenance() {
-                    seen.maintenance = holds_ahead(&mine, children);
-                }
+                has_maintenance |= one.is_maintenance();
                 first = Some(first.map_or(one.clone(), |first| first.min(one)));
             } else {
                 seen.are_behind |= one > mine;
             }
         }
         seen.first = first.map(|first| first.name().to_owned());
+        if has_maintenance {
+            let mut ahead = in_grant_order(children.iter());
+            ahead.retain(|one| *one < mine);
+            seen.maintenance = HoldAhead::among(&ahead);
+        }
         Some(seen)
     }
-}
-
-/// The maintenance holds ahead of this contender, the first one first.
-pub(super) fn holds_ahead(mine: &Ticket<'_>, children: &Names) -> Vec<HoldAhead> {
-    let ahead = in_grant_order(children.iter().filter(|name| *name != mine.name()));
-    let ahead = ahead.split(|one| one > mine).next().unwrap_or_default();
-    let holds = ahead.iter().enumerate().filter(|(_, one)| one.is_maintenance());
-    let between = |place: usize| ahead.len() - place - 1;
-    holds
-        .map(|(place, one)| HoldAhead { name: one.name().to_owned(), between: between(place) })
-        .collect()
 }
 
 impl Acquisition {

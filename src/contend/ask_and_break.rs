@@ -80,8 +80,22 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
     let path = client.core().whole(contender);
     let needs = "DELETE on the lock node";
     let purpose = Purpose::to_change("delete a contender", needs);
+    let broken = delete_contender(purpose, client, contender, &path)?;
+    if broken {
+        logging::warning!(target: "zklock::contend", "deleted the contender {contender:?} by force");
+    }
+    Ok(broken)
+}
+
+/// Deletes a contender's node, which the server knows by this path; false if it is not there any more.
+pub(super) fn delete_contender(
+    purpose: Purpose,
+    client: &Client,
+    about: &str,
+    path: &str,
+) -> Result<bool> {
     let mut unanswered = false;
-    let broken = purpose.ask(client.core(), contender, |session| match session.delete(&path) {
+    purpose.ask(client.core(), about, |session| match session.delete(path) {
         Ok(()) => Ok(true),
         // An earlier attempt may have taken effect.
         Err(Fault::NoNode) => Ok(unanswered),
@@ -89,11 +103,7 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
             unanswered |= fault == Fault::ConnectionLoss;
             Err(fault)
         }
-    })?;
-    if broken {
-        logging::warning!(target: "zklock::contend", "deleted the contender {contender:?} by force");
-    }
-    Ok(broken)
+    })
 }
 
 /// Checks that `contender` belongs to this lock: nothing else may be written to or deleted.

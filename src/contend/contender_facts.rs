@@ -36,8 +36,8 @@ pub(crate) fn with_facts(first_line: &str) -> Vec<u8> {
 
 /// The facts; `None` if the data tell none.
 pub(crate) fn facts(data: &[u8]) -> Option<Facts> {
-    fact_line(data)?;
-    let value = |key| fact(data, key);
+    let line = fact_line(data)?;
+    let value = |key| value_of(line, key);
     let nodes = |key| value(key).map(nodes_in).unwrap_or_default();
     Some(Facts {
         held_for: value(HELD_FOR).and_then(|held| held.parse().ok()).map(Duration::from_millis),
@@ -49,7 +49,11 @@ pub(crate) fn facts(data: &[u8]) -> Option<Facts> {
 
 /// One of the facts.
 pub(super) fn fact<'a>(data: &'a [u8], key: &str) -> Option<&'a str> {
-    values(fact_line(data)?).find_map(|(one, value)| (one == key).then_some(value))
+    value_of(fact_line(data)?, key)
+}
+
+fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    values(line).find_map(|(one, value)| (one == key).then_some(value))
 }
 
 /// The same data with this fact; `None` if they tell no facts.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use super::acquire::Contention;
-use super::acquisition_steps::holds_ahead;
+use super::ask_and_break::delete_contender;
 use super::held_node::DROP_LIMIT;
 use super::list_contenders::Contender;
 use super::maintenance::{
@@ -18,8 +18,7 @@ use super::maintenance::{
 };
 use super::maintenance_ahead::{HoldAhead, MaintenanceAhead};
 use super::rule::in_grant_order;
-use super::ticket::{ContenderKind, Form, NodeNaming, Ticket};
-use crate::acl::Acl;
+use super::ticket::{NodeNaming, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
@@ -80,11 +79,7 @@ pub(crate) fn queue(contention: &Contention<'_>, terms: Terms<'_>) -> Result<Con
     check(terms, contention.node)?;
     let wait = contention.client.core().connect_timeout().into();
     let mut maker = Maker::new(contention, terms, &wait);
-    let made = maker.make();
-    let is_too_late = made.is_ok() && maker.is_too_late();
-    let made =
-        made.and_then(|()| if is_too_late { Err(maker.has_passed().into()) } else { Ok(()) });
-    match made.and_then(|()| maker.begin(None)) {
+    match maker.make().and_then(|()| maker.begin(None)) {
         Ok(hold) => Ok(hold),
         Err(stop) => Err(maker.withdraw(stop)),
     }
@@ -124,16 +119,7 @@ pub(crate) fn change(
 pub(crate) fn release(client: &Client, lock_node: &str, hold: &Contender) -> Result<bool> {
     check_is_hold(lock_node, hold)?;
     let path = client.core().whole(&hold.path);
-    let mut was_asked = false;
-    RELEASE.ask(client.core(), lock_node, |session| match session.delete(&path) {
-        Ok(()) => Ok(true),
-        // An earlier attempt may have taken effect.
-        Err(Fault::NoNode) => Ok(was_asked),
-        Err(fault) => {
-            was_asked |= fault == Fault::ConnectionLoss;
-            Err(fault)
-        }
-    })
+    delete_contender(RELEASE, client, lock_node, &path)
 }
 
 fn check_is_hold(lock_node: &str, hold: &Contender) -> Result<()> {
@@ -221,7 +207,7 @@ impl<'a> Maker<'a> {
     fn make(&mut self) -> Result<(), Stop> {
         let (guid, mut was_asked) = (self.guid, false);
         let (data, lock_node) = (self.data(), &self.lock_node);
-        let Contention { form, acl, .. } = self.contention;
+        let contention = self.contention;
         let made = self.watch_loop.call.insist(|session| {
             if was_asked {
                 session.sync()?;
@@ -232,9 +218,10 @@ impl<'a> Maker<'a> {
                 Some(own) => path::join(lock_node, own.name()),
                 None => {
                     was_asked = true;
-                    let prefix = fitting(*form, &children).maintenance_prefix(guid);
+                    let form = fitting(contention.form, &children);
+                    let prefix = form.maintenance_prefix(guid);
                     let path = path::join(lock_node, &prefix);
-                    create(session, &path, &data, acl, form.naming)?
+                    create(session, contention, &path, &data)?
                 }
             };
             Ok((session.exists(&path, false)?, path))
@@ -266,7 +253,6 @@ impl<'a> Maker<'a> {
         loop {
             let session = self.watch_loop.call.session()?;
             match self.look(&session)? {
-                Ok(Place::First) if self.is_too_late() => return Err(self.has_passed().into()),
                 Ok(Place::First) => return Ok(self.clock.map(EnsembleClock::now)),
                 Ok(Place::Behind(_)) if self.is_too_late() => return Ok(None),
                 Ok(Place::Behind(_)) => self.until_changed(&session)?,
@@ -327,6 +313,11 @@ impl<'a> Maker<'a> {
 
     /// Writes that the lock is held since then, or queued, and until when.
     fn begin(&mut self, since: Option<i64>) -> Result<Contender, Stop> {
+        if self.is_too_late() {
+            let message = "the end of the maintenance hold has passed, by the ensemble's clock";
+            let error = Error::new(ErrorKind::InvalidArgument, message);
+            return Err(error.on(self.contention.node).into());
+        }
         let (path, end) = (self.path(), self.terms.end);
         let data = held(self.data(), since, end);
         let Contention { node, .. } = self.contention;
@@ -368,9 +359,8 @@ impl<'a> Maker<'a> {
                 own.map_or(Ok(()), |own| session.delete(&path::join(&self.lock_node, own.name())))
             };
             if !matches!(session.ask(&until.into(), delete), Some(Ok(()) | Err(Fault::NoNode))) {
-                let markers = [NodeNaming::Curator, NodeNaming::Kazoo].map(|naming| {
-                    Form::new(naming, ContenderKind::Mutex).maintenance_front(self.guid)
-                });
+                let markers =
+                    [NodeNaming::Curator, NodeNaming::Kazoo].map(|naming| naming.front(self.guid));
                 client.core().reaper().sweep(&session, self.lock_node.clone(), markers.to_vec());
             }
         }
@@ -378,11 +368,6 @@ impl<'a> Maker<'a> {
             Stop::Cancelled => cancelled(node),
             stop => HOLD.stopped(stop, call, node),
         }
-    }
-
-    fn has_passed(&self) -> Error {
-        let message = "the end of the maintenance hold has passed, by the ensemble's clock";
-        Error::new(ErrorKind::InvalidArgument, message).on(self.contention.node)
     }
 
     fn gone(&self) -> Error {
@@ -393,15 +378,11 @@ impl<'a> Maker<'a> {
 
 fn create(
     session: &Session,
+    contention: &Contention<'_>,
     path: &str,
     data: &[u8],
-    acl: &[Acl],
-    naming: NodeNaming,
 ) -> Answer<String> {
-    let kind = match naming {
-        NodeNaming::Curator => NodeKind::Container,
-        NodeNaming::Kazoo => NodeKind::Persistent,
-    };
+    let (acl, kind) = (contention.acl, contention.lock_node_kind());
     for _ in 0..MOST_MADE {
         match session.create(path, data, acl, NodeKind::PersistentSequential) {
             // An empty container may go as soon as it is made.
@@ -429,7 +410,7 @@ fn place(view: &mut View<'_>, lock_node: &str, own: &str) -> Answer<Place> {
         let Some(last) = at.checked_sub(1).and_then(|before| contenders.get(before)) else {
             return Ok(Place::First);
         };
-        let holds = holds_ahead(&contenders[at], &children);
+        let holds = HoldAhead::among(&contenders[..at]);
         match view.watch_node(&path::join(lock_node, last.name())) {
             Ok(Some(_)) => return Ok(Place::Behind(holds)),
             Ok(None) => {}

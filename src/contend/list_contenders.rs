@@ -175,7 +175,7 @@ impl Contender {
     ///
     /// [kept]: crate::DistributedLock::keep_for
     pub fn held_since(&self) -> Option<SystemTime> {
-        if self.maintenance().is_some() {
+        if self.is_maintenance() {
             return held_since(&self.data).or(self.since).filter(|_| self.holds);
         }
         let held_for = self.facts().filter(|_| self.holds)?.held_for;
@@ -189,9 +189,13 @@ impl Contender {
     ///
     /// Its node's name says what it is. If an ACL hides its data, or they were overwritten, the rest is not known.
     pub fn maintenance(&self) -> Option<MaintenanceHold> {
-        let ticket = Ticket::parse(path::last(&self.path));
-        let is_hold = self.session.is_none() && ticket.is_some_and(|one| one.is_maintenance());
-        is_hold.then(|| MaintenanceHold::read(&self.data, self.told.written))
+        self.is_maintenance().then(|| MaintenanceHold::read(&self.data, self.told.written))
+    }
+
+    pub(super) fn is_maintenance(&self) -> bool {
+        let is_named_so =
+            || Ticket::parse(path::last(&self.path)).is_some_and(|one| one.is_maintenance());
+        self.session.is_none() && is_named_so()
     }
 
     /// Returns the first line of the data as text; what is not UTF-8 is replaced.

@@ -149,7 +149,7 @@ pub(super) fn is_told_apart(one: &Contender) -> bool {
     let ticket = Ticket::parse(path::last(&one.path));
     let has_guid = ticket.is_some_and(|ticket| ticket.guid().len() >= HEX_DIGITS_OF_A_UUID);
     // The end of a maintenance hold may be moved.
-    has_guid && !one.data.is_empty() && one.maintenance().is_none()
+    has_guid && !one.data.is_empty() && !one.is_maintenance()
 }
 
 fn list_locks(

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::maintenance::{EnsembleClock, end_of};
+use super::ticket::Ticket;
 use crate::logging;
 use crate::path;
 use crate::rt::{self, AtomicBool};
@@ -38,6 +39,18 @@ pub(super) struct HoldAhead {
     pub(super) name: String,
     /// How many contenders are between the two.
     pub(super) between: usize,
+}
+
+impl HoldAhead {
+    /// Those among all contenders ahead, which are in grant order.
+    pub(super) fn among(ahead: &[Ticket<'_>]) -> Vec<HoldAhead> {
+        let between = ahead.iter().rev().enumerate().filter(|(_, one)| one.is_maintenance());
+        let holds =
+            between.map(|(between, one)| HoldAhead { name: one.name().to_owned(), between });
+        let mut holds: Vec<HoldAhead> = holds.collect();
+        holds.reverse();
+        holds
+    }
 }
 
 /// See the module.

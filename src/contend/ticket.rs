@@ -103,23 +103,21 @@ impl Form {
     /// The name to create a contender with, to which the server adds the number. The guid identifies
     /// one attempt's node, to find it after an answer was lost (CURATOR-45).
     pub(crate) fn prefix(&self, guid: Uuid) -> String {
-        let marker = self.marker();
-        match self.naming {
-            NodeNaming::Curator => format!("{PROTECTED}{guid}{marker}"),
-            NodeNaming::Kazoo => format!("{}{marker}", guid.simple()),
-        }
+        format!("{}{}", self.naming.front(guid), self.marker())
     }
 
     /// The same for a maintenance hold, whose name says so: all clients take it for a contender.
     pub(crate) fn maintenance_prefix(&self, guid: Uuid) -> String {
-        format!("{}{}", self.maintenance_front(guid), self.marker())
+        format!("{}{MAINTENANCE}{}", self.naming.front(guid), self.marker())
     }
+}
 
-    /// What is before the marker there.
-    pub(crate) fn maintenance_front(&self, guid: Uuid) -> String {
-        match self.naming {
-            NodeNaming::Curator => format!("{PROTECTED}{guid}{MAINTENANCE}"),
-            NodeNaming::Kazoo => format!("{}{MAINTENANCE}", guid.simple()),
+impl NodeNaming {
+    /// Begins the names of all contenders with this guid.
+    pub(crate) fn front(self, guid: Uuid) -> String {
+        match self {
+            NodeNaming::Curator => format!("{PROTECTED}{guid}"),
+            NodeNaming::Kazoo => guid.simple().to_string(),
         }
     }
 }

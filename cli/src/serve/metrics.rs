@@ -3,6 +3,8 @@
 use std::fmt::{Display, Write};
 use std::time::{Duration, SystemTime};
 
+use zklock::maintenance::MaintenanceHold;
+
 use super::model::{Lock, Model};
 use super::status::{Ensemble, EnsembleState, STATES};
 
@@ -123,7 +125,9 @@ fn of_locks(text: &mut Text, model: &Model<'_>) {
 }
 
 fn of_maintenance(text: &mut Text, locks: &[Lock<'_>]) {
-    let hold = |lock: &Lock<'_>| lock.holders.iter().find_map(|one| one.maintenance.clone());
+    fn hold<'a>(lock: &'a Lock<'_>) -> Option<&'a MaintenanceHold> {
+        lock.holders.iter().find_map(|one| one.maintenance.as_ref())
+    }
     text.gauge("zklock_lock_maintenance", "1 if the lock is held for maintenance, otherwise 0.");
     for lock in locks {
         text.sample(&[("lock", lock.path)], u8::from(hold(lock).is_some()));
