@@ -394,6 +394,9 @@ impl Attempt<'_> {
                 let path = path::join(&self.node, &name);
                 let read = self.ask(session, |session, _| session.read(&path, false))?;
                 let read = self.sort(read, READ);
+                if matches!(read, Ok(Some(_))) {
+                    self.queued_at.get_or_insert_with(rt::now);
+                }
                 Input::Inspected(read.map(|read| read.map(|(_, stat)| stat)))
             }
             Action::Watch { names, successor } => self.watch(session, &names, successor)?,
@@ -469,7 +472,8 @@ impl Attempt<'_> {
         let entered =
             self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)));
         self.made_with = made_with;
-        self.queued_at = Some(rt::now());
+        // One without an answer may still be carried out, at any time.
+        self.queued_at = entered.as_ref().is_ok_and(Answer::is_ok).then(rt::now);
         let after = session.status().now().connection;
         let Enqueued { made, siblings } = match self.sort(entered?, CREATE) {
             Ok(entered) => entered,

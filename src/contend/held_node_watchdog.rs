@@ -51,6 +51,7 @@ pub(super) struct Watchdog {
     watched_on: AtomicU64,
     events: Callbacks,
     reaper: Arc<Reaper>,
+    timer: Arc<Reaper>,
     pub(super) state: Mutex<WatchdogState>,
     pub(super) changed: Condvar,
 }
@@ -252,6 +253,7 @@ impl Watchdog {
             watched_on: AtomicU64::new(0),
             events: core.events().clone(),
             reaper: Arc::clone(core.reaper()),
+            timer: Arc::clone(core.timer()),
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -649,7 +651,7 @@ impl Watchdog {
             watchdog.reaper.let_go(&session, &watchdog.node, Deadline::at(rt::now()));
             None
         };
-        self.reaper.later(session, lost_at, chore);
+        self.timer.later(session, lost_at, chore);
     }
 
     /// Ends the hold if its holder's time is over, and returns when to look again.

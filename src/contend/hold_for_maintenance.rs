@@ -166,6 +166,8 @@ struct Maker<'a> {
     renewal: Option<Instant>,
     ahead: MaintenanceAhead,
     has_seen_others: bool,
+    /// Whether it was asked to be held: then it does not end by itself any more.
+    may_be_held: bool,
 }
 
 /// What a look at the contenders shows.
@@ -191,6 +193,7 @@ impl<'a> Maker<'a> {
             renewal: None,
             ahead: MaintenanceAhead::default(),
             has_seen_others: false,
+            may_be_held: false,
         }
     }
 
@@ -321,6 +324,7 @@ impl<'a> Maker<'a> {
         let (path, end) = (self.path(), self.terms.end);
         let data = held(self.data(), since, end);
         let Contention { node, .. } = self.contention;
+        self.may_be_held = true;
         let begun = self.watch_loop.call.insist(|session| {
             session.write_version(&path, &data, None)?;
             session.read(&path, false)
@@ -344,30 +348,52 @@ impl<'a> Maker<'a> {
         if is_over { Ok(None) } else { Err(error) }
     }
 
-    /// The error of a call that ends like this. What it has made is deleted, or ends by itself.
+    /// The error of a call that ends like this. What it has made is deleted, or ends by itself; otherwise the error says
+    /// that the lock may be held.
     fn withdraw(self, stop: Stop) -> Error {
         let Contention { client, node, .. } = self.contention;
         let call = &self.watch_loop.call;
-        if let Some(session) = call.live_session() {
-            let until = Deadline::after(DROP_LIMIT);
-            // It may have been made, though its name is not known.
-            let delete = |session: &Session| {
-                session.sync()?;
-                let children = session.names(&self.lock_node, false)?.unwrap_or_default();
-                let own =
-                    children.iter().filter_map(Ticket::parse).find(|one| one.has_guid(self.guid));
-                own.map_or(Ok(()), |own| session.delete(&path::join(&self.lock_node, own.name())))
-            };
-            if !matches!(session.ask(&until.into(), delete), Some(Ok(()) | Err(Fault::NoNode))) {
-                let markers =
-                    [NodeNaming::Curator, NodeNaming::Kazoo].map(|naming| naming.front(self.guid));
-                client.core().reaper().sweep(&session, self.lock_node.clone(), markers.to_vec());
-            }
-        }
-        match stop {
+        let may_be_left = if self.may_be_held {
+            HOLD.ask(client.core(), node, |session| self.delete_own(session)).err()
+        } else {
+            self.delete_soon();
+            None
+        };
+        let error = match stop {
             Stop::Cancelled => cancelled(node),
             stop => HOLD.stopped(stop, call, node),
+        };
+        let Some(why) = may_be_left else { return error };
+        let path = client.core().shown(&self.path()).to_owned();
+        let message = format!(
+            "the lock may be held for maintenance by {path:?}, which could not be deleted again: release it"
+        );
+        let kind = if why.is_outage() { ErrorKind::ConnectionLoss } else { why.kind() };
+        let in_doubt = Error::new(kind, message).on(*node).in_doubt();
+        Error::gather([in_doubt.clone(), error]).unwrap_or(in_doubt)
+    }
+
+    /// Deletes its node if that is quick, otherwise in the background: what is asked for ends by itself, too.
+    fn delete_soon(&self) {
+        let Some(session) = self.watch_loop.call.live_session() else { return };
+        let until = Deadline::after(DROP_LIMIT);
+        let deleted = session.ask(&until.into(), |session| self.delete_own(session));
+        if !matches!(deleted, Some(Ok(()))) {
+            let markers =
+                [NodeNaming::Curator, NodeNaming::Kazoo].map(|naming| naming.front(self.guid));
+            let reaper = self.contention.client.core().reaper();
+            reaper.sweep(&session, self.lock_node.clone(), markers.to_vec());
         }
+    }
+
+    /// Deletes its node, which may have been made though its name is not known.
+    fn delete_own(&self, session: &Session) -> Answer<()> {
+        session.sync()?;
+        let children = session.names(&self.lock_node, false)?.unwrap_or_default();
+        let own = children.iter().filter_map(Ticket::parse).find(|one| one.has_guid(self.guid));
+        let deleted =
+            own.map_or(Ok(()), |own| session.delete(&path::join(&self.lock_node, own.name())));
+        if deleted == Err(Fault::NoNode) { Ok(()) } else { deleted }
     }
 
     fn gone(&self) -> Error {

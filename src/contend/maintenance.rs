@@ -124,8 +124,10 @@ pub(super) fn asked_for(reason: &str, made_by: &str) -> Vec<u8> {
     with_each(data, [(STATE, ASKED_FOR.to_owned()), (ENDS, ends.to_string())])
 }
 
-/// The same data of a hold that is held since then, or queued.
+/// The same data of a hold that is held since then, or queued. If another client has overwritten them, they tell nothing
+/// else any more.
 pub(super) fn held(data: Vec<u8>, since: Option<i64>, end: MaintenanceEnd) -> Vec<u8> {
+    let data = if fact(&data, STATE).is_some() { data } else { asked_for("", "") };
     let since = since.map(|since| (HELD_SINCE, since.to_string()));
     let facts = [(STATE, HELD.to_owned()), (ENDS, end.to_string())];
     with_each(data, facts.into_iter().chain(since))
@@ -242,6 +244,10 @@ mod tests {
             assert_eq!(end_of(odd.as_bytes(), &persistent), None, "{odd}");
             assert_eq!(MaintenanceHold::read(odd.as_bytes(), now).ends, None);
         }
+        let again = held(b"unlock".to_vec(), None, MaintenanceEnd::After(Duration::from_millis(1)));
+        assert_eq!(end_of(&again, &persistent), Some(6), "an end can be given again");
+        let hold = MaintenanceHold::read(&again, now);
+        assert!(hold.reason.is_empty() && hold.made_by.is_empty() && !hold.is_asked_for);
         let far = Stat { mtime: i64::MAX, ..Stat::default() };
         assert_eq!(end_of(&data, &far), None);
         let far = b"a\nv=1 ends=at:18446744073709551615";

@@ -48,6 +48,7 @@ pub(crate) struct ClientCore {
     rejoining: Callbacks,
     reports: Arc<Reports>,
     pub(super) reaper: Arc<Reaper>,
+    timer: Arc<Reaper>,
     pub(super) slot: Mutex<SessionSlot>,
     changed: Arc<Signals>,
     pub(super) listeners: Mutex<Vec<Arc<StateListener>>>,
@@ -109,7 +110,7 @@ impl ClientCore {
     ) -> ClientCore {
         let reports = Arc::<Reports>::default();
         let (prefix, pending, process) = (chroot.clone(), Arc::clone(&reports), std::process::id());
-        let reaper = Reaper::new(move |path, is_pending| {
+        let reaper = Reaper::new("zklock-reaper", move |path, is_pending| {
             // In a forked process, the threads that are told of it do not exist.
             if process != std::process::id() {
                 return;
@@ -132,6 +133,7 @@ impl ClientCore {
             rejoining: Callbacks::new("zklock-member", MOST_REJOINING),
             reports,
             reaper,
+            timer: Reaper::new("zklock-timer", |_, _| ()),
             slot: Mutex::default(),
             changed: Arc::default(),
             listeners: Mutex::default(),
@@ -204,6 +206,11 @@ impl ClientCore {
 
     pub(crate) fn reaper(&self) -> &Arc<Reaper> {
         &self.reaper
+    }
+
+    /// For what is due at some time and asks the server nothing: requests of others do not delay it.
+    pub(crate) fn timer(&self) -> &Arc<Reaper> {
+        &self.timer
     }
 
     /// Logs the warning about a node, if `warning` returns one and none was logged about it
@@ -451,6 +458,7 @@ impl ClientCore {
     /// next call or notice retries.
     fn retry(&self) {
         let _ = self.reaper.retry();
+        let _ = self.timer.retry();
         self.events.retry();
         self.rejoining.retry();
         self.ensemble.retry();

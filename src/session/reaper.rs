@@ -21,6 +21,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// See the module.
 pub(crate) struct Reaper {
+    /// The name of its thread.
+    thread: &'static str,
     state: Mutex<ReaperState>,
     work: Condvar,
     /// Told of a node whose deletion has to go on in the background, and that this is over.
@@ -89,9 +91,12 @@ enum TaskKind {
 impl Reaper {
     /// Has `tell` called with each node, as the server knows it, whose deletion has to go on in the
     /// background: with true when that begins, and with false when it is over.
-    pub(crate) fn new(tell: impl Fn(&str, bool) + Send + Sync + 'static) -> Arc<Reaper> {
+    pub(crate) fn new(
+        thread: &'static str,
+        tell: impl Fn(&str, bool) + Send + Sync + 'static,
+    ) -> Arc<Reaper> {
         let (state, work, unanswered) = (Mutex::default(), Condvar::new(), Arc::default());
-        Arc::new(Reaper { state, work, tell: Arc::new(tell), unanswered })
+        Arc::new(Reaper { thread, state, work, tell: Arc::new(tell), unanswered })
     }
 
     /// Deletes a node that is no longer needed. With a connection, this returns once the request is
@@ -283,7 +288,7 @@ impl Reaper {
         self.work.notify_one();
         drop(state);
         if let Err(error) = self.retry() {
-            logging::error!(target: "zklock::reaper", "could not start the cleanup thread, deleting nodes later: {error}");
+            logging::error!(target: "zklock::reaper", "could not start the thread {}, so its work is late: {error}", self.thread);
             // No thread tries it before the next change; this request needs no thread.
             if let Some(path) = node {
                 session.delete_soon(&path);
@@ -300,7 +305,7 @@ impl Reaper {
         }
         // Under the lock: otherwise another call could rely on a thread that cannot be started.
         let reaper = Arc::clone(self);
-        rt::spawn("zklock-reaper", move || reaper.work())?;
+        rt::spawn(self.thread, move || reaper.work())?;
         state.running = true;
         Ok(())
     }

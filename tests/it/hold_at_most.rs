@@ -58,10 +58,11 @@ fn check_told_first<T: Send + 'static>(
         let _ = tell.send(next);
     });
     assert_eq!(hold.lost().wait_within(SOON), Some(Err(LossReason::HeldTooLong)), "{what}");
-    assert!(!hold.is_held() && token.is_cancelled(), "{what}");
+    assert!(!hold.is_held(), "{what}");
     assert_eq!(hold.lease_left(), Duration::ZERO, "{what}");
     assert_eq!(kind(hold.ensure_held()), ErrorKind::HeldTooLong, "{what}");
     let next = granted.recv_timeout(SOON).expect("the next one holds");
+    assert!(token.is_cancelled(), "{what}");
     assert_eq!(*order.lock().unwrap(), [Some(LossReason::HeldTooLong), None], "{what}");
     next
 }
@@ -505,6 +506,26 @@ fn a_process_that_was_stopped_is_told_before_the_next_one_holds() {
         fs::remove_file(format!("{file}-{what}")).unwrap();
     }
     site.finish([zk]);
+}
+
+#[test]
+fn a_deletion_that_gets_no_answer_makes_no_loss_late() {
+    skip_without_server!();
+    let site = Site::own("limited-busy");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.client();
+    let theirs = strict(&other, &site.base, "b").lock().unwrap();
+    let guard = locks(&zk, &site, SHORT).lock().unwrap();
+    let told = losses(&guard);
+    // What this leaves behind is deleted in the background.
+    proxy.stall_reply(opcode::DELETE);
+    let in_vain = strict(&zk, &site.base, "b");
+    assert!(in_vain.try_lock_for(Duration::from_millis(100)).unwrap().is_none());
+    assert_eq!(told.recv_timeout(SOON), Ok(LossReason::HeldTooLong));
+    proxy.pass();
+    drop((guard, theirs, in_vain));
+    site.finish([zk, other]);
+    drop(proxy);
 }
 
 // ----- costs

@@ -10,11 +10,11 @@ use zklock::{
     LeaderElection, LockNode, NodeNaming, ReentrantLock, Wait,
 };
 
-use crate::support::proxy::opcode;
+use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, in_background, kind, last, mutex, skip_without_zookeeper, strict, waiting,
+    QUIET, connecting, eventually, in_background, kind, last, mutex, skip_without_zookeeper, strict, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -278,7 +278,10 @@ fn what_is_asked_for_and_not_written_anew_ends_and_what_others_wrote_does_not() 
     let MaintenanceHold { reason, made_by, is_asked_for, ends, .. } = told(&found);
     assert_eq!((&*reason, &*made_by, is_asked_for, ends), ("", "", false, None));
     assert_eq!(last(&found.path), last(&made));
-    assert!(lock.release_maintenance(&found).unwrap());
+    // It can be given an end again.
+    assert!(lock.change_maintenance(&found, MaintenanceEnd::After(BRIEFLY)).unwrap());
+    assert!(told(&the_hold(&lock)).ends.is_some());
+    eventually(SOON, "the end", || lock.try_lock().unwrap().is_some());
     // One that belongs to a session is no hold, whatever its data say.
     let made = raw.create(&prefix, OVER, Kind::EphemeralSequential).unwrap();
     assert!(lock.try_lock().unwrap().is_none());
@@ -450,6 +453,51 @@ fn a_hold_that_is_cancelled_in_doubt_leaves_nothing() {
     proxy.pass();
     site.wait_for_only("a", guard.path());
     drop((guard, lock, theirs));
+    site.finish([operator, zk]);
+    drop(proxy);
+}
+
+/// Held, as far as the server knows, though the call was cancelled before it had the answer.
+#[test]
+fn a_hold_that_is_cancelled_as_it_begins_is_deleted_or_the_error_says_that_it_may_be_held() {
+    skip_without_zookeeper!();
+    let site = Site::own("maintenance-in-doubt-held");
+    let proxy = Proxy::start(site.server().addr());
+    let impatient = connecting(&proxy.hosts()).connect_timeout(Duration::from_secs(10));
+    let (operator, zk) = (impatient.session_timeout(QUIET).connect().unwrap(), site.client());
+    let (lock, theirs) = (strict(&operator, &site.base, "a"), mutex(&zk, &site.base, "a"));
+    let begin = || {
+        let cancel = Cancel::new();
+        let (asks, wait) = (lock.clone(), Wait::from(&cancel));
+        proxy.stall_reply(opcode::SET_DATA);
+        let asked =
+            in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, wait));
+        let is_held = || theirs.holder().unwrap().is_some_and(|one| !told(&one).is_asked_for);
+        eventually(SOON, "the hold", is_held);
+        (cancel, asked)
+    };
+    let (cancel, asked) = begin();
+    proxy.pass();
+    cancel.cancel();
+    // Either is fine here: the answer may have come first.
+    match asked.recv_timeout(QUIET).unwrap() {
+        Ok(held) => assert!(theirs.release_maintenance(&held.expect("the lock")).unwrap()),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}"),
+    }
+    assert!(theirs.contenders().unwrap().is_empty());
+
+    let (cancel, asked) = begin();
+    let held = the_hold(&theirs);
+    cancel.cancel();
+    let error = asked.recv_timeout(QUIET).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
+    assert!(error.may_have_taken_effect());
+    let says = format!("may be held for maintenance by {:?}", held.path);
+    assert!(error.to_string().contains(&says), "{error}");
+    assert!(error.others().iter().any(|one| one.kind() == ErrorKind::Cancelled), "{error}");
+    assert!(theirs.release_maintenance(&held).unwrap(), "it was still held");
+    proxy.pass();
+    drop((lock, theirs));
     site.finish([operator, zk]);
     drop(proxy);
 }

@@ -14,7 +14,7 @@ use crate::session::session::Session;
 
 /// Makes a reaper and a session that reminds it of work without a thread, as a client's does.
 fn with_nodes(paths: &[&str]) -> (Arc<World>, Arc<Reaper>, Arc<Session>) {
-    let (world, reaper) = (World::new(Troubles::default()), Reaper::new(|_, _| ()));
+    let (world, reaper) = (World::new(Troubles::default()), Reaper::new("reaper", |_, _| ()));
     world.make("/lock");
     for path in paths {
         world.make(path);
