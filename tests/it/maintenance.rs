@@ -14,7 +14,8 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, connecting, eventually, in_background, kind, last, mutex, skip_without_zookeeper, strict, waiting,
+    QUIET, connecting, eventually, in_background, kind, last, mutex, skip_without_zookeeper,
+    strict, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);

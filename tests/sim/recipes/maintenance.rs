@@ -72,7 +72,13 @@ impl Maintaining {
     fn operate(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>) {
         let lock = lock(role.client).data(format!("operator-{}", role.number));
         schedule.pause(schedule.some(stage.habits.session_timeout / 4));
-        let while_held = schedule.some(stage.habits.session_timeout);
+        // Some waits are so long that they do more than wait.
+        let longest = if schedule.chance(20) {
+            Duration::from_secs(20)
+        } else {
+            stage.habits.session_timeout
+        };
+        let while_held = schedule.some(longest);
         let end = match schedule.below(3) {
             0 => MaintenanceEnd::Never,
             1 => MaintenanceEnd::After(while_held + Duration::from_millis(1)),
