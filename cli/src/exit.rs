@@ -49,6 +49,17 @@ impl Exit {
     /// The end of this process. After INT and TERM it ends as all programs do, by the signal. Otherwise, after
     /// Ctrl-C, a shell's loop around it would go on, and systemd would take what it has stopped for failed.
     pub(crate) fn end(self) -> ExitCode {
+        self.end_by_signal();
+        ExitCode::from(self.code())
+    }
+
+    /// As `end`, from any thread.
+    pub(crate) fn end_now(self) -> ! {
+        self.end_by_signal();
+        std::process::exit(self.code().into())
+    }
+
+    fn end_by_signal(self) {
         let by_itself = [Signal::SIGINT, Signal::SIGTERM].map(|signal| signal as i32);
         match self {
             // The first process of a container cannot end by a signal.
@@ -57,7 +68,6 @@ impl Exit {
             }
             _ => {}
         }
-        ExitCode::from(self.code())
     }
 }
 

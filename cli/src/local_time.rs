@@ -39,6 +39,11 @@ fn local_time(text: &str, now: &Zoned) -> Result<Zoned, Failure> {
         Failure::usage(why)
     };
     let in_zone = |time: DateTime| time.to_zoned(zone.clone()).map_err(|_| is_none());
+    // An offset or a zone that the parser would pass over.
+    let is_plain = |one: char| one.is_ascii_digit() || "-: T".contains(one);
+    if !text.chars().all(is_plain) || !matches!(text.matches('-').count(), 0 | 2) {
+        return Err(is_none());
+    }
     // A date alone would be its midnight.
     let Some((_, rest)) = text.split_once(':').filter(|(hours, _)| hours.len() <= 2) else {
         let is_whole = text.contains(':');
@@ -46,12 +51,12 @@ fn local_time(text: &str, now: &Zoned) -> Result<Zoned, Failure> {
     };
     let padded = format!("{text:0>0$}", text.len().max("06:00".len()));
     let time: Time = padded.parse().ok().filter(|_| !rest.is_empty()).ok_or_else(is_none)?;
-    let today = in_zone(now.date().to_datetime(time))?;
-    if today > *now {
-        return Ok(today);
-    }
     let tomorrow = now.date().tomorrow().map_err(|_| is_none())?;
-    in_zone(tomorrow.to_datetime(time))
+    let [today, tomorrow] = [now.date(), tomorrow].map(|date| date.to_datetime(time));
+    // When clocks are set back, an hour comes twice.
+    let again = zone.to_ambiguous_zoned(today).later().map_err(|_| is_none())?;
+    let each = [in_zone(today)?, again, in_zone(tomorrow)?];
+    each.into_iter().find(|time| time > now).ok_or_else(is_none)
 }
 
 /// As `06:00`, with the date unless it is today, with seconds if there are any, and with the zone if that is UTC for
@@ -112,13 +117,45 @@ mod tests {
         ] {
             assert_eq!(at(text).as_deref(), Some(time), "{text}");
         }
-        for wrong in ["", "6", "06", ":", "25:00", "06:60", "2026-11-29", "tomorrow", "1h"] {
+        for wrong in [
+            "",
+            "6",
+            "06",
+            ":",
+            "25:00",
+            "06:60",
+            "2026-11-29",
+            "tomorrow",
+            "1h",
+            "06:00+01:00",
+            "06:00-05",
+            "06:00[Europe/Berlin]",
+            "2026-11-29 06:00[Europe/Berlin]",
+            "06:00Z",
+        ] {
             assert_eq!(at(wrong), None, "{wrong}");
         }
         // These have passed.
         for past in ["2026-11-28 22:30", "2026-11-28T21:30:00Z"] {
             assert_eq!(at(past), None, "{past}");
         }
+    }
+
+    #[test]
+    fn an_hour_that_comes_twice_is_the_next_of_both() {
+        // Clocks there are set back from 03:00 to 02:00 on the last Sunday of October, at 01:00 UTC.
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let at = |now: &str, text| {
+            let now: Timestamp = now.parse().unwrap();
+            let time = to_come_after(&now.to_zoned(zone.clone()), text).unwrap();
+            Timestamp::try_from(time).unwrap().to_string()
+        };
+        assert_eq!(at("2026-10-25T00:00:00Z", "02:30"), "2026-10-25T00:30:00Z");
+        assert_eq!(at("2026-10-25T00:40:00Z", "02:30"), "2026-10-25T01:30:00Z");
+        assert_eq!(at("2026-10-25T01:40:00Z", "02:30"), "2026-10-26T01:30:00Z");
+        // And set forward from 02:00 to 03:00 in March.
+        assert_eq!(at("2026-03-29T00:30:00Z", "02:30"), "2026-03-29T01:30:00Z");
+        assert_eq!(at("2026-03-29T01:40:00Z", "02:30"), "2026-03-30T00:30:00Z");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `zklock hold` and `release`: locks that are held for maintenance, with no process that stays.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,8 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use zklock::maintenance::MaintenanceEnd;
 use zklock::{
-    Cancel, Contender, DistributedLock, DistributedRwLock, ErrorKind, LockNode, NodeNaming, Wait,
+    Cancel, Contender, DistributedLock, DistributedRwLock, Error, ErrorKind, LockNode, NodeNaming,
+    Wait,
 };
 
 use crate::exit::{Exit, Failure};
@@ -18,7 +19,7 @@ use crate::local_time::{in_full, to_come};
 use crate::look::shown::as_json;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};
-use crate::words::{held_by, is_at, lasting, number};
+use crate::words::{held_by, is_at, lasting, number, quoted};
 
 /// Clocks that differ by more are worth a word.
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(5);
@@ -30,16 +31,15 @@ pub(crate) fn hold(global: &Global, options: &Hold) -> Result<Exit, Failure> {
     }
     let place = global.path(&options.lock)?;
     let client = global.connect()?;
-    let interrupt = Interrupt::begin()?;
     let (base, name) = (&*place.base, &*place.name);
     let naming = if options.kazoo { NodeNaming::Kazoo } else { NodeNaming::Curator };
     let (data, acl) = (maker(), global.acl());
     if options.rw {
         let lock = DistributedRwLock::new(&client, base, name).naming(naming);
-        return hold_on(global, options, &lock.data(data).acl(acl), end, &interrupt);
+        return hold_on(global, options, &lock.data(data).acl(acl), end);
     }
     let lock = DistributedLock::new(&client, base, name).naming(naming);
-    hold_on(global, options, &lock.data(data).acl(acl), end, &interrupt)
+    hold_on(global, options, &lock.data(data).acl(acl), end)
 }
 
 fn hold_on(
@@ -47,34 +47,50 @@ fn hold_on(
     options: &Hold,
     lock: &LockNode,
     end: MaintenanceEnd,
-    interrupt: &Interrupt,
 ) -> Result<Exit, Failure> {
     if options.change {
         return change(global, options, lock, end);
     }
     let reason = options.reason.as_deref().unwrap_or_default();
     let begun = SystemTime::now();
-    let held = match (options.no_wait, options.wait) {
-        (true, _) => lock.queue_for_maintenance(reason, end).map(Some),
-        (false, None) => lock.hold_for_maintenance(reason, end, &interrupt.cancel),
-        (false, Some(limit)) => {
-            let wait: Wait = (limit, &interrupt.cancel).into();
-            lock.hold_for_maintenance(reason, end, wait)
-        }
+    if options.no_wait {
+        let queued =
+            lock.queue_for_maintenance(reason, end).map_err(|error| may_be_held(lock, error))?;
+        tell_of_clocks(&options.lock, &queued, begun);
+        return told(global, options, &queued, "queued for maintenance");
+    }
+    let interrupt = Interrupt::begin()?;
+    let wait: Wait = match options.wait {
+        Some(limit) => (limit, &interrupt.cancel).into(),
+        None => (&interrupt.cancel).into(),
     };
-    let held = match held {
+    let held = match lock.hold_for_maintenance(reason, end, wait) {
         Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(interrupt.exit()),
-        held => held?,
+        held => held.map_err(|error| may_be_held(lock, error))?,
     };
     let Some(held) = held else {
+        interrupt.wait_is_over();
         let limit = options.wait.map(|limit| format!(" within {}", lasting(limit)));
         let why = limit.unwrap_or_else(|| " before that time".to_owned());
-        let message = format!("not free{why}: {}", held_by(&lock.contenders()?));
-        return Err(Failure::new(Exit::Conflict(124), message));
+        let by = match lock.contenders() {
+            Ok(all) => held_by(&all),
+            Err(error) => format!("who holds it is not known: {error}"),
+        };
+        return Err(Failure::new(Exit::Conflict(124), format!("not free{why}: {by}")));
     };
     tell_of_clocks(&options.lock, &held, begun);
-    let what = if options.no_wait { "queued for maintenance" } else { "held for maintenance" };
-    told(global, options, &held, what)
+    told(global, options, &held, "held for maintenance")
+}
+
+/// What to do if it is not known whether the lock is held.
+fn may_be_held(lock: &LockNode, error: Error) -> Failure {
+    let is_in_doubt = error.may_have_taken_effect();
+    let mut failure = Failure::from(error);
+    if is_in_doubt {
+        failure.message +=
+            &format!("; if it is held, end it by: zklock release {}", quoted(lock.path()));
+    }
+    failure
 }
 
 fn change(
@@ -84,7 +100,7 @@ fn change(
     end: MaintenanceEnd,
 ) -> Result<Exit, Failure> {
     let Some(hold) = the_hold(lock, options.node.as_deref())? else {
-        return Err(Failure::new(Exit::No, "nobody holds it for maintenance"));
+        return Err(Failure::new(Exit::No, none_is_meant(options.node.as_deref())));
     };
     if !lock.change_maintenance(&hold, end)? {
         return Err(Failure::new(Exit::No, "that hold has just ended"));
@@ -110,8 +126,7 @@ pub(crate) fn release(global: &Global, options: &Release) -> Result<Exit, Failur
     let place = global.path(&options.lock)?;
     let lock = DistributedLock::new(&global.connect()?, &place.base, &place.name);
     let Some(hold) = the_hold(&lock, options.node.as_deref())? else {
-        say(&options.lock, "nobody holds it for maintenance");
-        return Ok(Exit::No);
+        return Err(Failure::new(Exit::No, none_is_meant(options.node.as_deref())));
     };
     let was_there = lock.release_maintenance(&hold)?;
     if global.json {
@@ -140,6 +155,13 @@ fn the_hold(lock: &LockNode, name: Option<&str>) -> Result<Option<Contender>, Fa
         return Err(Failure::usage(message));
     }
     Ok(holds.pop())
+}
+
+fn none_is_meant(node: Option<&str>) -> String {
+    match node {
+        Some(node) => format!("no hold for maintenance has the node {node:?}"),
+        None => "nobody holds it for maintenance".to_owned(),
+    }
 }
 
 /// Who is told to have made it.
@@ -179,16 +201,20 @@ fn end_of(options: &Hold) -> Result<MaintenanceEnd, Failure> {
 
 // ----- signals
 
-/// Ends the wait after INT or TERM: then what was asked for is deleted.
+/// Ends the wait after INT, TERM or HUP: then what was asked for is deleted. A second one, or one after the wait, ends the
+/// command at once.
 struct Interrupt {
     cancel: Cancel,
     by: Arc<AtomicI32>,
+    waits: Arc<AtomicBool>,
 }
 
 impl Interrupt {
     fn begin() -> Result<Interrupt, Failure> {
-        let interrupt = Interrupt { cancel: Cancel::new(), by: Arc::default() };
+        let waits = Arc::new(AtomicBool::new(true));
+        let interrupt = Interrupt { cancel: Cancel::new(), by: Arc::default(), waits };
         let (cancel, by) = (interrupt.cancel.clone(), Arc::clone(&interrupt.by));
+        let waits = Arc::clone(&interrupt.waits);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let entered = runtime.enter();
         let mut ends = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
@@ -197,16 +223,25 @@ impl Interrupt {
             .collect::<std::io::Result<Vec<_>>>()?;
         drop(entered);
         thread::Builder::new().name("zklock-signals".to_owned()).spawn(move || {
-            let which = runtime.block_on(std::future::poll_fn(|context| {
-                let came = ends.iter_mut().find_map(|(kind, signals)| {
-                    signals.poll_recv(context).is_ready().then_some(*kind)
-                });
-                came.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
-            }));
-            by.store(which.as_raw_value(), Ordering::SeqCst);
-            cancel.cancel();
+            loop {
+                let which = runtime.block_on(std::future::poll_fn(|context| {
+                    let came = ends.iter_mut().find_map(|(kind, signals)| {
+                        signals.poll_recv(context).is_ready().then_some(*kind)
+                    });
+                    came.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+                }));
+                if !waits.swap(false, Ordering::SeqCst) {
+                    Exit::Signal(which.as_raw_value()).end_now();
+                }
+                by.store(which.as_raw_value(), Ordering::SeqCst);
+                cancel.cancel();
+            }
         })?;
         Ok(interrupt)
+    }
+
+    fn wait_is_over(&self) {
+        self.waits.store(false, Ordering::SeqCst);
     }
 
     fn exit(&self) -> Exit {

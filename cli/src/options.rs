@@ -375,6 +375,8 @@ pub(crate) struct Hold {
     #[arg(long, value_name = "TIME", group = "end")]
     pub(crate) until: Option<String>,
     /// How long it lasts, from when it is held
+    ///
+    /// With --no-wait and --change, from now
     #[arg(long = "for", value_name = "DURATION", value_parser = duration, group = "end")]
     pub(crate) lasts: Option<Duration>,
     /// It ends only by `zklock release`

@@ -72,6 +72,11 @@ fn a_lock_is_held_until_it_is_released() {
     let (code, _, err) = site.zklock(&second);
     assert_eq!(code, 124);
     assert!(err.starts_with("zklock: nightly: not free within "), "{err}");
+    for change in [&["release", "nightly"][..], &["hold", "nightly", "--change", "--no-end"]] {
+        let (code, _, err) = site.zklock(&[change, &["--node", "0000000099"]].concat());
+        let says = "zklock: nightly: no hold for maintenance has the node \"0000000099\"\n";
+        assert_eq!((code, err.as_str()), (1, says));
+    }
     let (code, out, err) = site.zklock(&["--json", "release", "nightly"]);
     assert_eq!((code, err.as_str()), (0, "zklock: nightly: released\n"));
     let released: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -138,6 +143,26 @@ fn a_hold_that_waits_is_ended_by_a_signal_and_leaves_nothing() {
         );
         assert!(holds(&lock).is_empty(), "after {signal}");
     }
+    drop(guard);
+}
+
+#[test]
+fn a_hold_that_did_not_get_the_lock_says_so_also_when_no_server_answers_any_more() {
+    let site = Site::new();
+    let lock = site.lock();
+    let guard = lock.lock().unwrap();
+    let hold =
+        ["hold", "nightly", "-r", "x", "--no-end", "--wait", "14s", "--connect-timeout", "3s"];
+    let child = site.start(&hold);
+    // Then it has seen that others are ahead.
+    eventually("the hold", || !holds(&lock).is_empty());
+    let end = ends(&lock);
+    eventually("its second write", || ends(&lock) > end);
+    site.server.pause().unwrap();
+    let (code, _, err) = said(child.wait_with_output().unwrap());
+    site.server.resume().unwrap();
+    let says = "zklock: nightly: not free within 14 s: who holds it is not known: ";
+    assert!(code == 124 && err.starts_with(says), "{code}: {err}");
     drop(guard);
 }
 

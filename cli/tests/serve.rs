@@ -759,14 +759,14 @@ fn a_hold_for_maintenance_tells_why_and_until_when_also_when_that_changes() {
         lock_in(told, "/locks/nightly").map_or(Value::Null, |lock| lock[part][0].clone())
     };
     let told = serving.tells("what is asked for", |told| {
-        of_first(told, "waiters")["maintenance"]["is_asked_for"] == true
+        of_first(told, "waiters")["maintenance"]["asked_for"] == true
     });
     assert_eq!(of_first(&told, "waiters")["who"], "maintenance: disk, by ops@web1");
     let labels = [("lock", "/locks/nightly")];
     assert_eq!(serving.metric("zklock_lock_maintenance", &labels), Some(0.0));
     drop(guard);
     let hold = asked.join().unwrap().expect("the lock");
-    let maintenance = |ends: Value| json!({ "reason": "disk", "made_by": "ops@web1", "is_asked_for": false, "ends": ends });
+    let maintenance = |ends: Value| json!({ "reason": "disk", "made_by": "ops@web1", "asked_for": false, "ends": ends });
     serving.tells("the hold", |told| {
         of_first(told, "holders")["maintenance"] == maintenance(Value::Null)
     });

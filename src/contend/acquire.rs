@@ -433,7 +433,7 @@ impl Attempt<'_> {
         let own = path::join(&self.node, own);
         let bell = Some(self.call.bell()).filter(|_| acquisition.is_patient());
         let mut maintenance = std::mem::take(&mut self.maintenance);
-        maintenance.put_off();
+        maintenance.put_off(session);
         let has_gone = self.ask(session, |session, node| {
             let Some(stat) = session.exists(&own, false)? else { return Ok(true) };
             let clock = EnsembleClock::new(stat.ctime, queued_at);
@@ -687,7 +687,7 @@ impl Attempt<'_> {
                 ToDo::Look => return Ok(Input::Woken),
                 ToDo::Succeed => return Ok(Input::Succeeded),
             }
-            if self.maintenance.is_due() {
+            if self.maintenance.is_due(session) {
                 self.end_maintenance(session, acquisition)?;
                 // What has happened meanwhile has rung the bell already.
                 continue;

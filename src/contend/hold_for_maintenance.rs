@@ -277,7 +277,9 @@ impl<'a> Maker<'a> {
         let call = &self.watch_loop.call;
         let at = |due: Option<Instant>| due.map_or(Deadline::NEVER, Deadline::at);
         let until = call.until().earlier(at(self.renewal)).earlier(at(self.ahead.due()));
-        call.has_come(until, || self.ahead.is_due() || !self.watch_loop.is_up_to_date(session));
+        call.has_come(until, || {
+            self.ahead.is_due(session) || !self.watch_loop.is_up_to_date(session)
+        });
         call.check()
     }
 
@@ -366,10 +368,9 @@ impl<'a> Maker<'a> {
         let Some(why) = may_be_left else { return error };
         let path = client.core().shown(&self.path()).to_owned();
         let message = format!(
-            "the lock may be held for maintenance by {path:?}, which could not be deleted again: release it"
+            "the lock may be held for maintenance by {path:?}, which could not be deleted again: {why}"
         );
-        let kind = if why.is_outage() { ErrorKind::ConnectionLoss } else { why.kind() };
-        let in_doubt = Error::new(kind, message).on(*node).in_doubt();
+        let in_doubt = Error::new(ErrorKind::ConnectionLoss, message).in_doubt();
         Error::gather([in_doubt.clone(), error]).unwrap_or(in_doubt)
     }
 

@@ -60,6 +60,8 @@ pub(super) struct MaintenanceAhead {
     due: Option<Instant>,
     /// Whether the end of one may have been moved.
     is_changed: Arc<AtomicBool>,
+    /// The connection on which the last look began: one that has ended tells of no change.
+    looked_on: Option<u64>,
     watches: Vec<Subscription>,
 }
 
@@ -70,13 +72,17 @@ impl MaintenanceAhead {
     }
 
     /// Has it try again in a second, if the next look gets no answer.
-    pub(super) fn put_off(&mut self) {
+    pub(super) fn put_off(&mut self, session: &Session) {
         self.is_changed = Arc::default();
+        self.looked_on = Some(session.status().now().connection);
         self.due = rt::now().checked_add(PAUSE);
     }
 
-    pub(super) fn is_due(&self) -> bool {
-        self.is_changed.load(Ordering::SeqCst) || self.due.is_some_and(|due| rt::now() >= due)
+    pub(super) fn is_due(&self, session: &Session) -> bool {
+        let connection = session.status().now().connection;
+        self.is_changed.load(Ordering::SeqCst)
+            || self.looked_on.is_some_and(|looked_on| looked_on != connection)
+            || self.due.is_some_and(|due| rt::now() >= due)
     }
 
     /// Deletes those of the holds that are over, and returns whether any of them has gone. With a bell, that is rung
@@ -89,7 +95,7 @@ impl MaintenanceAhead {
         clock: EnsembleClock,
         bell: Option<&Signal>,
     ) -> Answer<bool> {
-        self.put_off();
+        self.put_off(session);
         self.watches.clear();
         let (mut has_gone, mut due) = (false, None);
         for hold in ahead.iter().take(MOST) {

@@ -130,7 +130,7 @@ fn contender_as_json(one: &SeenContender, model: &Model<'_>) -> Value {
         "maintenance": one.maintenance.as_ref().map(|hold| json!({
             "reason": hold.reason,
             "made_by": hold.made_by,
-            "is_asked_for": hold.is_asked_for,
+            "asked_for": hold.is_asked_for,
             "ends": hold.ends.map(time),
         })),
         "queued_at": one.queued_at.map(time),

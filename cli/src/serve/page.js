@@ -213,7 +213,7 @@ function before(seen, time) {
 function called(one) {
   const hold = one.maintenance;
   if (!hold) return visible(one.who);
-  if (hold.is_asked_for) return visible(`${one.who} (asked for)`);
+  if (hold.asked_for) return visible(`${one.who} (asked for)`);
   return visible(`${one.who}, until ${hold.ends ? clock(hold.ends) : "it is released"}`);
 }
 

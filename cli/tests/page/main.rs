@@ -598,7 +598,7 @@ fn what_the_page_decides_without_a_window() {
         ),
         // Holds for maintenance.
         (
-            "[{ ends: null }, { ends: '2999-01-01T12:00:00Z' }, { is_asked_for: true }]
+            "[{ ends: null }, { ends: '2999-01-01T12:00:00Z' }, { asked_for: true }]
                .map((maintenance) => called({ who: 'maintenance: disk', maintenance }).replace(/ 2999-01-0.*/, ' then'))",
             json!([
                 "maintenance: disk, until it is released",
