@@ -267,7 +267,8 @@ impl LockNode {
     /// The hold is a contender's node that belongs to no session. While it is the first, no client in any language
     /// that respects this lock gets it, and everybody sees the reason: [`Contender::maintenance`] tells it. It ends when it is
     /// [released](Self::release_maintenance), or at `end` by the ensemble's clock: then the first waiters of this library
-    /// delete it, and so does each of its calls that finds it without waiting. **Other libraries' waiters do not end it.**
+    /// delete it, or, if nobody waits, its next call that wants the lock, also one that does not wait. **Other libraries'
+    /// waiters do not end it.**
     ///
     /// The node's name is one that the present contenders respect; if there are none, one as this lock's own contenders
     /// have. So, for a path that Curator's read/write locks use, call this on a
@@ -278,7 +279,7 @@ impl LockNode {
     ///
     /// While it waits, the hold [is asked for](crate::maintenance::MaintenanceHold::is_asked_for): contenders that come
     /// later wait behind it. If the call ends without the lock, it deletes the node; if the process dies, the waiters of
-    /// this library do half a minute later.
+    /// this library do half a minute later. If it dies in the moment in which the hold begins, the hold stays.
     ///
     /// Not for a job's own work: nothing notices if the job dies.
     ///
@@ -290,7 +291,9 @@ impl LockNode {
     /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without READ and WRITE on the contenders' nodes, which a waiting
     ///   lock does not need;
     /// - [`Cancelled`](ErrorKind::Cancelled), [`SequenceExhausted`](ErrorKind::SequenceExhausted);
-    /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the time is over during an outage: the lock may be held;
+    /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the wait ends, or is cancelled, during an outage as the hold
+    ///   begins, and the node cannot be deleted again within the [connect
+    ///   timeout](crate::ClientBuilder::connect_timeout): the lock may be held, by the node that the error names;
     /// - others that [end every wait](crate::guide#what-ends-every-wait).
     pub fn hold_for_maintenance(
         &self,

@@ -458,6 +458,57 @@ fn a_hold_that_is_cancelled_in_doubt_leaves_nothing() {
     drop(proxy);
 }
 
+/// Whatever the maker has done before it is gone, its hold ends at its time, or half a minute after it was asked for.
+#[test]
+fn a_hold_whose_maker_is_gone_at_any_step_ends_while_somebody_waits() {
+    skip_without_zookeeper!();
+    let site = Site::own("maintenance-gone");
+    let zk = site.quiet_client();
+    let steps = [
+        ("before it asks", opcode::GET_CHILDREN, 0),
+        ("when it has asked", opcode::CREATE, 1),
+        ("when it knows its node", opcode::EXISTS, 1),
+        ("as it begins", opcode::SET_DATA, 1),
+        ("when it has begun", opcode::GET_DATA, 1),
+    ];
+    let makers = steps.map(|(step, code, made)| {
+        drop(mutex(&zk, &site.base, step).lock().unwrap());
+        site.wait_for_children(step, 0);
+        let (proxy, operator) = site.proxied(SOON);
+        let (lock, cancel) = (strict(&operator, &site.base, step), Cancel::new());
+        proxy.stall_reply(code);
+        let wait = Wait::from(&cancel);
+        let end = MaintenanceEnd::After(Duration::from_secs(1));
+        let asked = in_background(move || lock.hold_for_maintenance("x", end, wait));
+        assert!(proxy.wait_for_request(code, QUIET), "{step}");
+        site.wait_for_children(step, made);
+        let is_asked_for = || told(&the_hold(&mutex(&zk, &site.base, step))).is_asked_for;
+        if code == opcode::SET_DATA {
+            eventually(SOON, "the beginning", || !is_asked_for());
+        }
+        proxy.refuse();
+        (step, proxy, operator, cancel, asked)
+    });
+    let waiters = steps.map(|(step, ..)| {
+        let theirs = strict(&zk, &site.base, step);
+        (step, thread::spawn(move || theirs.try_lock_for(QUIET).map(|got| got.is_some())))
+    });
+    for (step, waiter) in waiters {
+        assert!(waiter.join().unwrap().unwrap(), "gone {step}");
+    }
+    let (mut clients, mut proxies) = (vec![zk], Vec::new());
+    for (step, proxy, operator, cancel, asked) in makers {
+        proxy.pass();
+        cancel.cancel();
+        let end = asked.recv_timeout(QUIET).unwrap();
+        assert!(!matches!(end, Ok(None)), "{step}: nobody else was ahead");
+        clients.push(operator);
+        proxies.push(proxy);
+    }
+    site.finish(clients);
+    drop(proxies);
+}
+
 /// Held, as far as the server knows, though the call was cancelled before it had the answer.
 #[test]
 fn a_hold_that_is_cancelled_as_it_begins_is_deleted_or_the_error_says_that_it_may_be_held() {
@@ -540,8 +591,7 @@ fn bad_reasons_and_ends_are_refused_before_anything_is_made() {
 fn below_a_chroot_the_paths_are_the_client_s() {
     skip_without_zookeeper!();
     let site = Site::shared("maintenance-chroot");
-    let zk =
-        crate::support::connecting(&format!("{}{}", site.hosts(), site.base)).connect().unwrap();
+    let zk = connecting(&format!("{}{}", site.hosts(), site.base)).connect().unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
     let held = hold(&lock, MaintenanceEnd::Never);
     assert!(held.path.starts_with("/locks/a/"), "{}", held.path);
