@@ -84,8 +84,8 @@ impl HeldNode {
         let Some(due) = rt::now().checked_add(limit.until_next_look()) else { return };
         let (watchdog, owner) = (Arc::downgrade(&self.watchdog), Arc::downgrade(&self.session));
         let look = move || watchdog.upgrade()?.look_at_limit(&owner.upgrade()?);
-        let look = self.core.timer().until_dropped(&self.session, due, look);
-        self.subscriptions.lock().push(look);
+        let timer = self.core.timer().until_dropped(&self.session, due, look);
+        self.subscriptions.lock().push(timer);
     }
 
     /// Whether a transaction without an answer may still take effect, as long as the node exists.
