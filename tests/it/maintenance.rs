@@ -18,6 +18,8 @@ use crate::support::{
     strict, waiting,
 };
 
+/// How long anything may take on a busy machine.
+const LONG: Duration = Duration::from_secs(120);
 const SOON: Duration = Duration::from_secs(15);
 const BRIEFLY: Duration = Duration::from_millis(300);
 /// The data of a raw hold that ends a moment after it is made.
@@ -119,7 +121,7 @@ fn a_hold_is_asked_for_until_those_ahead_have_left_and_later_ones_wait_behind_it
     let (lock, theirs) = (mutex(&operator, &site.base, "a"), strict(&zk, &site.base, "a"));
     let guard = theirs.lock().unwrap();
     let asks = lock.clone();
-    let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, QUIET));
+    let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, LONG));
     eventually(SOON, "the hold", || lock.contenders().unwrap().len() == 2);
     let found = the_hold(&lock);
     assert!(told(&found).is_asked_for && told(&found).ends.is_some() && !found.holds);
@@ -131,7 +133,7 @@ fn a_hold_is_asked_for_until_those_ahead_have_left_and_later_ones_wait_behind_it
     let waiter = waiting(move || later.lock().unwrap());
     eventually(SOON, "the later contender", || lock.contenders().unwrap().len() == 3);
     drop(guard);
-    let held = asked.recv_timeout(QUIET).unwrap().unwrap().expect("the lock");
+    let held = asked.recv_timeout(LONG).unwrap().unwrap().expect("the lock");
     assert_eq!((&held.path, told(&held).is_asked_for, held.holds), (&found.path, false, true));
     assert!(!waiter.is_finished());
     assert!(lock.release_maintenance(&held).unwrap());
@@ -151,21 +153,21 @@ fn a_hold_that_does_not_get_the_lock_leaves_nothing() {
     site.wait_for_only("a", guard.path());
     // Its own time is over.
     let past = MaintenanceEnd::At(SystemTime::now() - Duration::from_secs(60));
-    assert!(lock.hold_for_maintenance("x", past, QUIET).unwrap().is_none());
+    assert!(lock.hold_for_maintenance("x", past, LONG).unwrap().is_none());
     site.wait_for_only("a", guard.path());
     let cancel = Cancel::new();
     let (asks, wait) = (lock.clone(), Wait::from(&cancel));
     let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, wait));
     site.wait_for_children("a", 2);
     cancel.cancel();
-    assert_eq!(kind(asked.recv_timeout(QUIET).unwrap()), ErrorKind::Cancelled);
+    assert_eq!(kind(asked.recv_timeout(LONG).unwrap()), ErrorKind::Cancelled);
     site.wait_for_only("a", guard.path());
     // Another client releases what is asked for.
     let asks = lock.clone();
-    let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, QUIET));
+    let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, LONG));
     site.wait_for_children("a", 2);
     assert!(theirs.release_maintenance(&the_hold(&theirs)).unwrap());
-    assert_eq!(kind(asked.recv_timeout(QUIET).unwrap()), ErrorKind::NodeDeleted);
+    assert_eq!(kind(asked.recv_timeout(LONG).unwrap()), ErrorKind::NodeDeleted);
     site.wait_for_only("a", guard.path());
     drop((guard, lock, theirs));
     site.finish([operator, zk]);
@@ -304,12 +306,12 @@ fn what_is_asked_for_is_kept_as_long_as_its_maker_waits() {
     let (lock, theirs) = (mutex(&operator, &site.base, "a"), strict(&zk, &site.base, "a"));
     let guard = theirs.lock().unwrap();
     let asks = lock.clone();
-    let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, QUIET));
+    let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, LONG));
     site.wait_for_children("a", 2);
     let ends = told(&the_hold(&lock)).ends;
-    eventually(QUIET, "the hold to be written anew", || told(&the_hold(&lock)).ends > ends);
+    eventually(LONG, "the hold to be written anew", || told(&the_hold(&lock)).ends > ends);
     drop(guard);
-    let held = asked.recv_timeout(QUIET).unwrap().unwrap().expect("the lock");
+    let held = asked.recv_timeout(LONG).unwrap().unwrap().expect("the lock");
     assert!(lock.release_maintenance(&held).unwrap());
     drop((lock, theirs));
     site.finish([operator, zk]);
@@ -366,11 +368,11 @@ fn an_outage_while_a_hold_waits_is_ridden_out() {
     let (lock, theirs) = (strict(&operator, &site.base, "a"), mutex(&zk, &site.base, "a"));
     let guard = theirs.lock().unwrap();
     let asks = lock.clone();
-    let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, QUIET));
+    let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, LONG));
     site.wait_for_children("a", 2);
     site.expire(&proxy);
     drop(guard);
-    let held = asked.recv_timeout(QUIET).unwrap().unwrap().expect("the lock");
+    let held = asked.recv_timeout(LONG).unwrap().unwrap().expect("the lock");
     assert_eq!(the_hold(&theirs).path, held.path);
     assert!(theirs.release_maintenance(&held).unwrap());
     drop((lock, theirs));
@@ -449,7 +451,7 @@ fn a_hold_that_is_cancelled_in_doubt_leaves_nothing() {
     let asked = in_background(move || asks.hold_for_maintenance("x", MaintenanceEnd::Never, wait));
     site.wait_for_children("a", 2);
     cancel.cancel();
-    assert_eq!(kind(asked.recv_timeout(QUIET).unwrap()), ErrorKind::Cancelled);
+    assert_eq!(kind(asked.recv_timeout(LONG).unwrap()), ErrorKind::Cancelled);
     proxy.cut();
     proxy.pass();
     site.wait_for_only("a", guard.path());
@@ -480,7 +482,7 @@ fn a_hold_whose_maker_is_gone_at_any_step_ends_while_somebody_waits() {
         let wait = Wait::from(&cancel);
         let end = MaintenanceEnd::After(Duration::from_secs(1));
         let asked = in_background(move || lock.hold_for_maintenance("x", end, wait));
-        assert!(proxy.wait_for_request(code, QUIET), "{step}");
+        assert!(proxy.wait_for_request(code, LONG), "{step}");
         site.wait_for_children(step, made);
         let is_asked_for = || told(&the_hold(&mutex(&zk, &site.base, step))).is_asked_for;
         if code == opcode::SET_DATA {
@@ -491,7 +493,7 @@ fn a_hold_whose_maker_is_gone_at_any_step_ends_while_somebody_waits() {
     });
     let waiters = steps.map(|(step, ..)| {
         let theirs = strict(&zk, &site.base, step);
-        (step, thread::spawn(move || theirs.try_lock_for(QUIET).map(|got| got.is_some())))
+        (step, thread::spawn(move || theirs.try_lock_for(LONG).map(|got| got.is_some())))
     });
     for (step, waiter) in waiters {
         assert!(waiter.join().unwrap().unwrap(), "gone {step}");
@@ -500,7 +502,7 @@ fn a_hold_whose_maker_is_gone_at_any_step_ends_while_somebody_waits() {
     for (step, proxy, operator, cancel, asked) in makers {
         proxy.pass();
         cancel.cancel();
-        let end = asked.recv_timeout(QUIET).unwrap();
+        let end = asked.recv_timeout(LONG).unwrap();
         assert!(!matches!(end, Ok(None)), "{step}: nobody else was ahead");
         clients.push(operator);
         proxies.push(proxy);
@@ -532,7 +534,7 @@ fn a_hold_that_is_cancelled_as_it_begins_is_deleted_or_the_error_says_that_it_ma
     proxy.pass();
     cancel.cancel();
     // Either is fine here: the answer may have come first.
-    match asked.recv_timeout(QUIET).unwrap() {
+    match asked.recv_timeout(LONG).unwrap() {
         Ok(held) => assert!(theirs.release_maintenance(&held.expect("the lock")).unwrap()),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}"),
     }
@@ -541,7 +543,7 @@ fn a_hold_that_is_cancelled_as_it_begins_is_deleted_or_the_error_says_that_it_ma
     let (cancel, asked) = begin();
     let held = the_hold(&theirs);
     cancel.cancel();
-    let error = asked.recv_timeout(QUIET).unwrap().unwrap_err();
+    let error = asked.recv_timeout(LONG).unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
     assert!(error.may_have_taken_effect());
     let says = format!("may be held for maintenance by {:?}", held.path);
@@ -612,7 +614,7 @@ fn a_hold_ends_for_a_waiter_that_has_waited_for_long() {
     let (operator, zk) = (site.client(), site.quiet_client());
     let lock = mutex(&operator, &site.base, "a");
     let held = hold(&lock, MaintenanceEnd::After(Duration::from_secs(8)));
-    assert!(strict(&zk, &site.base, "a").try_lock_for(QUIET).unwrap().is_some());
+    assert!(strict(&zk, &site.base, "a").try_lock_for(LONG).unwrap().is_some());
     assert!(ensemble_clock(&site) >= told(&held).ends.expect("an end"));
     drop(lock);
     site.finish([operator, zk]);
