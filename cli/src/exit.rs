@@ -71,6 +71,13 @@ impl Exit {
     }
 }
 
+/// The signals that this process was started to ignore, a bit for each, as by `nohup`.
+pub(crate) fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or_default()
+}
+
 /// Why zklock ends without having done what it was asked for.
 #[derive(Debug)]
 pub(crate) struct Failure {

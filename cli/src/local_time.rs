@@ -8,20 +8,19 @@ use jiff::{Timestamp, Zoned};
 
 use crate::exit::Failure;
 
-/// The time that is meant, which is still to come: `06:00`, `2026-11-29 06:00`, or with an offset.
-pub(crate) fn to_come(text: &str) -> Result<SystemTime, Failure> {
-    to_come_after(&Zoned::now(), text)
+/// The time that is meant, `06:00`, `2026-11-29 06:00`, or with an offset; `None` if it is not to come.
+pub(crate) fn to_come(text: &str, now: SystemTime) -> Result<Option<SystemTime>, Failure> {
+    let here = Zoned::now();
+    let now = Timestamp::try_from(now).map(|now| now.to_zoned(here.time_zone().clone()));
+    to_come_after(&now.unwrap_or(here), text)
 }
 
-fn to_come_after(now: &Zoned, text: &str) -> Result<SystemTime, Failure> {
+fn to_come_after(now: &Zoned, text: &str) -> Result<Option<SystemTime>, Failure> {
     let time = match text.parse::<Timestamp>() {
         Ok(time) => time,
         Err(_) => local_time(text, now)?.timestamp(),
     };
-    match time > now.timestamp() {
-        true => Ok(time.into()),
-        false => Err(Failure::usage(format!("--until: {text} has passed"))),
-    }
+    Ok((time > now.timestamp()).then(|| time.into()))
 }
 
 /// The next time of day like that, or that time of that day.
@@ -49,7 +48,8 @@ fn local_time(text: &str, now: &Zoned) -> Result<Zoned, Failure> {
         let is_whole = text.contains(':');
         return in_zone(text.parse().ok().filter(|_| is_whole).ok_or_else(is_none)?);
     };
-    let padded = format!("{text:0>0$}", text.len().max("06:00".len()));
+    let is_short = text.find(':') == Some(1);
+    let padded = format!("{}{text}", if is_short { "0" } else { "" });
     let time: Time = padded.parse().ok().filter(|_| !rest.is_empty()).ok_or_else(is_none)?;
     let tomorrow = now.date().tomorrow().map_err(|_| is_none())?;
     let [today, tomorrow] = [now.date(), tomorrow].map(|date| date.to_datetime(time));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn at(text: &str) -> Option<String> {
-        let time = to_come_after(&now("2026-11-28T21:30:00Z"), text).ok()?;
+        let time = to_come_after(&now("2026-11-28T21:30:00Z"), text).ok()??;
         Some(Timestamp::try_from(time).unwrap().to_string())
     }
 
@@ -109,6 +109,7 @@ mod tests {
             ("6:00", "2026-11-29T05:00:00Z"),
             ("23:00", "2026-11-28T22:00:00Z"),
             ("22:30", "2026-11-29T21:30:00Z"),
+            ("6:00:30", "2026-11-29T05:00:30Z"),
             ("06:00:30", "2026-11-29T05:00:30Z"),
             ("2026-11-29 06:00", "2026-11-29T05:00:00Z"),
             ("2026-11-29T06:00", "2026-11-29T05:00:00Z"),
@@ -147,7 +148,7 @@ mod tests {
         let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
         let at = |now: &str, text| {
             let now: Timestamp = now.parse().unwrap();
-            let time = to_come_after(&now.to_zoned(zone.clone()), text).unwrap();
+            let time = to_come_after(&now.to_zoned(zone.clone()), text).unwrap().unwrap();
             Timestamp::try_from(time).unwrap().to_string()
         };
         assert_eq!(at("2026-10-25T00:00:00Z", "02:30"), "2026-10-25T00:30:00Z");

@@ -14,9 +14,10 @@ use zklock::{
     Wait,
 };
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, ignored_signals};
 use crate::local_time::{in_full, to_come};
 use crate::look::shown::as_json;
+use crate::look::time_of_ensemble;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};
 use crate::words::{held_by, is_at, lasting, number, quoted};
@@ -25,13 +26,21 @@ use crate::words::{held_by, is_at, lasting, number, quoted};
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(5);
 
 pub(crate) fn hold(global: &Global, options: &Hold) -> Result<Exit, Failure> {
-    let end = end_of(options)?;
+    // What is no time at all is refused before anything is done.
+    end_of(options, SystemTime::now())?;
     if options.node.is_some() && !options.change {
         return Err(Failure::usage("--node names a hold for --change"));
     }
     let place = global.path(&options.lock)?;
     let client = global.connect()?;
     let (base, name) = (&*place.base, &*place.name);
+    let ensemble_time = || time_of_ensemble(global, &client, base).ok().flatten();
+    let now = options.until.is_some().then(ensemble_time).flatten();
+    let end = end_of(options, now.unwrap_or_else(SystemTime::now))?;
+    let Some(end) = end else {
+        let until = options.until.as_deref().unwrap_or_default();
+        return Err(Failure::usage(format!("--until: {until} has passed")));
+    };
     let naming = if options.kazoo { NodeNaming::Kazoo } else { NodeNaming::Curator };
     let (data, acl) = (maker(), global.acl());
     if options.rw {
@@ -65,7 +74,15 @@ fn hold_on(
         None => (&interrupt.cancel).into(),
     };
     let held = match lock.hold_for_maintenance(reason, end, wait) {
-        Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(interrupt.exit()),
+        Err(error) if error.kind() == ErrorKind::Cancelled => {
+            if error.may_have_taken_effect() {
+                say(
+                    &options.lock,
+                    "what was asked for may be left: it ends within half a minute if a client of zklock waits",
+                );
+            }
+            return Ok(interrupt.exit());
+        }
         held => held.map_err(|error| may_be_held(lock, error))?,
     };
     let Some(held) = held else {
@@ -110,15 +127,15 @@ fn change(
 }
 
 fn told(global: &Global, options: &Hold, hold: &Contender, what: &str) -> Result<Exit, Failure> {
-    if global.json {
-        print_json(&json!({ "hold": as_json(hold) }))?;
-    }
     let ends = hold.maintenance().and_then(|hold| hold.ends);
     let until = match ends {
         Some(ends) => format!("until {}", in_full(ends)),
         None => "until it is released".to_owned(),
     };
     say(&options.lock, &format!("{what}, {until} (node {})", number(hold)));
+    if global.json {
+        print_json(&json!({ "hold": as_json(hold) }))?;
+    }
     Ok(Exit::Success)
 }
 
@@ -191,12 +208,13 @@ fn tell_of_clocks(lock: &str, hold: &Contender, begun: SystemTime) {
     );
 }
 
-fn end_of(options: &Hold) -> Result<MaintenanceEnd, Failure> {
-    match (&options.until, options.lasts) {
-        (Some(until), _) => to_come(until).map(MaintenanceEnd::At),
-        (None, Some(lasts)) => Ok(MaintenanceEnd::After(lasts)),
-        (None, None) => Ok(MaintenanceEnd::Never),
-    }
+/// When it ends, as seen from now; `None` if that has passed.
+fn end_of(options: &Hold, now: SystemTime) -> Result<Option<MaintenanceEnd>, Failure> {
+    Ok(match (&options.until, options.lasts) {
+        (Some(until), _) => to_come(until, now)?.map(MaintenanceEnd::At),
+        (None, Some(lasts)) => Some(MaintenanceEnd::After(lasts)),
+        (None, None) => Some(MaintenanceEnd::Never),
+    })
 }
 
 // ----- signals
@@ -217,8 +235,12 @@ impl Interrupt {
         let waits = Arc::clone(&interrupt.waits);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let entered = runtime.enter();
+        // What it was started to ignore, as by nohup, it ignores.
+        let ignored = ignored_signals();
+        let is_taken = |kind: &SignalKind| ignored & (1 << (kind.as_raw_value() - 1)) == 0;
         let mut ends = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
             .into_iter()
+            .filter(is_taken)
             .map(|kind| Ok((kind, signal(kind)?)))
             .collect::<std::io::Result<Vec<_>>>()?;
         drop(entered);

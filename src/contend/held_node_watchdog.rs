@@ -155,10 +155,10 @@ impl OneAtATime {
 /// Each of the threads that wait for a node in its process has it tell that, and it does so no more often.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 
-/// How long a node stays for callbacks that have begun to tell that its holder's time is over, and how often that is
-/// looked at.
-const TIME_TO_TELL: Duration = Duration::from_millis(500);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+/// How long a node stays for callbacks that have begun to tell that its holder's time is over: so many looks. A process
+/// that is stopped meanwhile loses only one of them.
+const LOOKS_TO_TELL: u32 = 50;
+pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// How many parts a wait for callbacks has. A process that is stopped meanwhile loses only one of
 /// them, so its callbacks still have time when it goes on.
@@ -221,10 +221,9 @@ impl WatchdogState {
         self.limit.is_some_and(HoldLimit::is_over)
     }
 
-    /// Whether callbacks of a loss of that time have been told: all have begun, and they have ended or had some time.
-    fn has_told(&self, lost_at: Instant) -> bool {
-        let had_time = || rt::now().saturating_duration_since(lost_at) >= TIME_TO_TELL;
-        self.due == 0 || self.due <= self.running.len() && had_time()
+    /// Whether callbacks of a loss have been told: all have begun, and they have ended or `had_time`.
+    fn has_told(&self, had_time: bool) -> bool {
+        self.due == 0 || self.due <= self.running.len() && had_time
     }
 
     /// Why the holder of this turn has lost the lock, if it has.
@@ -640,10 +639,11 @@ impl Watchdog {
 
     /// Has the node deleted when the program was told of the loss: until then, nobody else can hold.
     fn delete_when_told(self: &Arc<Self>, session: &Arc<Session>) {
-        let (watchdog, owner, lost_at) = (Arc::clone(self), Arc::downgrade(session), rt::now());
+        let (watchdog, owner, mut looks) = (Arc::clone(self), Arc::downgrade(session), 0);
         let chore = move || {
             let session = owner.upgrade()?;
-            if !watchdog.state.lock().has_told(lost_at) {
+            if !watchdog.state.lock().has_told(looks >= LOOKS_TO_TELL) {
+                looks += 1;
                 // There may have been no thread for them.
                 watchdog.events.retry();
                 return rt::now().checked_add(BETWEEN_LOOKS);
@@ -651,7 +651,7 @@ impl Watchdog {
             watchdog.reaper.let_go(&session, &watchdog.node, Deadline::at(rt::now()));
             None
         };
-        self.timer.later(session, lost_at, chore);
+        self.timer.later(session, rt::now(), chore);
     }
 
     /// Ends the hold if its holder's time is over, and returns when to look again.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::held_by_thread::note_taken;
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
-use super::held_node_watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
+use super::held_node_watchdog::{BETWEEN_LOOKS, OnLost, OnRequest, ReleasedParts, Watchdog};
 use super::hold_limit::HoldLimit;
 use super::tell_facts::tell_held_since;
 use super::ticket::Ticket;
@@ -19,7 +19,7 @@ use crate::event::{Because, Event};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{self, AtomicUsize, Deadline, Mutex, ThreadId};
+use crate::rt::{self, AtomicUsize, Condvar, Deadline, Mutex, ThreadId};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::notify::Signal;
@@ -380,7 +380,8 @@ impl Hold {
     /// release.
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         let Some(joint) = &self.joint else { return self.tell_if_lost(Box::new(callback)) };
-        let first = first_call(callback);
+        let over = Arc::clone(&joint.release);
+        let first = first_call(callback, move || over.is_over());
         for hold in self.each() {
             let (once, release) = (first.clone(), Arc::clone(&joint.release));
             hold.tell_if_lost(Box::new(move |why| {
@@ -419,7 +420,7 @@ impl Hold {
     /// [`on_lost`](Self::on_lost).
     pub fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
         let Some(joint) = &self.joint else { return self.tell_if_requested(Box::new(callback)) };
-        let first = first_call(|()| callback());
+        let first = first_call(|()| callback(), || true);
         for hold in self.each() {
             let (once, release) = (first.clone(), Arc::clone(&joint.release));
             hold.tell_if_requested(Box::new(move || {
@@ -660,14 +661,49 @@ impl Drop for Hold {
     }
 }
 
-/// A function that calls `callback` the first time, whichever of its clones is called.
-fn first_call<T>(callback: impl FnOnce(T) + Send + 'static) -> impl Fn(T) + Clone + Send + 'static {
-    let callback = Arc::new(Mutex::new(Some(callback)));
+/// A function that calls `callback` the first time, whichever of its clones is called. The other times it waits until
+/// that has ended, or nobody cares any more.
+fn first_call<T>(
+    callback: impl FnOnce(T) + Send + 'static,
+    is_over: impl Fn() -> bool + Clone + Send + 'static,
+) -> impl Fn(T) + Clone + Send + 'static {
+    let first = Arc::new((Mutex::new(Some(callback)), FirstCall::default()));
     move |value| {
+        let (callback, call) = &*first;
         let callback = callback.lock().take();
-        if let Some(callback) = callback {
-            callback(value);
+        match callback {
+            Some(callback) => {
+                let _ends = EndOfCall(call);
+                callback(value);
+            }
+            None => call.wait(&is_over),
         }
+    }
+}
+
+/// A callback that runs once for several nodes.
+#[derive(Default)]
+struct FirstCall {
+    has_ended: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl FirstCall {
+    fn wait(&self, is_over: &impl Fn() -> bool) {
+        let mut has_ended = self.has_ended.lock();
+        while !*has_ended && !is_over() {
+            self.ended.wait_until(&mut has_ended, rt::now() + BETWEEN_LOOKS);
+        }
+    }
+}
+
+/// Says that the callback has ended, also if it panics.
+struct EndOfCall<'a>(&'a FirstCall);
+
+impl Drop for EndOfCall<'_> {
+    fn drop(&mut self) {
+        *self.0.has_ended.lock() = true;
+        self.0.ended.notify_all();
     }
 }
 

@@ -14,7 +14,7 @@ use super::ask_and_break::delete_contender;
 use super::held_node::DROP_LIMIT;
 use super::list_contenders::Contender;
 use super::maintenance::{
-    EnsembleClock, MaintenanceEnd, MaintenanceHold, asked_for, fitting, held,
+    EnsembleClock, MaintenanceEnd, MaintenanceHold, asked_for, fitting, held, is_held,
 };
 use super::maintenance_ahead::{HoldAhead, MaintenanceAhead};
 use super::rule::in_grant_order;
@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault, NodeKind};
+use crate::session::connection::{Answer, Fault, NodeKind, Stat};
 use crate::session::create_parents::make_parents;
 use crate::session::request_errors::{Purpose, cancelled};
 use crate::session::retrying_call::{Call, Stop};
@@ -163,6 +163,8 @@ struct Maker<'a> {
     /// The name of its node, once that is known.
     name: Option<String>,
     clock: Option<EnsembleClock>,
+    /// The version of its data that it knows: what others have written since then counts.
+    version: i32,
     renewal: Option<Instant>,
     ahead: MaintenanceAhead,
     has_seen_others: bool,
@@ -190,6 +192,7 @@ impl<'a> Maker<'a> {
             watch_loop: WatchLoop::new(Call::new(core, wait).with_retry()),
             name: None,
             clock: None,
+            version: 0,
             renewal: None,
             ahead: MaintenanceAhead::default(),
             has_seen_others: false,
@@ -232,7 +235,7 @@ impl<'a> Maker<'a> {
         let (stat, path) = made.map_err(|fault| HOLD.refused(&fault, self.contention.node))?;
         self.name = Some(path::last(&path).to_owned());
         let stat = stat.ok_or_else(|| self.gone())?;
-        self.note_written(stat.mtime);
+        self.note_written(&stat);
         match Ticket::parse(path::last(&path)) {
             Some(ticket) if !ticket.exhausted() => Ok(()),
             _ => Err(Error::new(
@@ -244,9 +247,10 @@ impl<'a> Maker<'a> {
         }
     }
 
-    fn note_written(&mut self, at: i64) {
+    fn note_written(&mut self, stat: &Stat) {
         let now = rt::now();
-        self.clock = Some(EnsembleClock::new(at, now));
+        self.clock = Some(EnsembleClock::new(stat.mtime, now));
+        self.version = stat.version;
         self.renewal = now.checked_add(RENEWED_EVERY);
     }
 
@@ -256,8 +260,8 @@ impl<'a> Maker<'a> {
         loop {
             let session = self.watch_loop.call.session()?;
             match self.look(&session)? {
+                Ok(_) if self.has_seen_others && self.is_too_late() => return Ok(None),
                 Ok(Place::First) => return Ok(self.clock.map(EnsembleClock::now)),
-                Ok(Place::Behind(_)) if self.is_too_late() => return Ok(None),
                 Ok(Place::Behind(_)) => self.until_changed(&session)?,
                 Ok(Place::Gone) => return Err(self.gone().into()),
                 Err(fault) if fault.is_loss() => {}
@@ -276,7 +280,14 @@ impl<'a> Maker<'a> {
     fn until_changed(&self, session: &Arc<Session>) -> Result<(), Stop> {
         let call = &self.watch_loop.call;
         let at = |due: Option<Instant>| due.map_or(Deadline::NEVER, Deadline::at);
-        let until = call.until().earlier(at(self.renewal)).earlier(at(self.ahead.due()));
+        let ends = match (self.terms.end, self.clock) {
+            (MaintenanceEnd::At(time), Some(clock)) => {
+                rt::now().checked_add(clock.until_after(time))
+            }
+            _ => None,
+        };
+        let due = [self.renewal, self.ahead.due(), ends];
+        let until = due.into_iter().map(at).fold(call.until(), Deadline::earlier);
         call.has_come(until, || {
             self.ahead.is_due(session) || !self.watch_loop.is_up_to_date(session)
         });
@@ -289,12 +300,12 @@ impl<'a> Maker<'a> {
         let Some(own) = self.name.clone() else { return Ok(Ok(Place::Gone)) };
         let is_due = self.renewal.is_some_and(|due| rt::now() >= due);
         let bell = self.watch_loop.call.bell();
-        let Maker { lock_node, ahead, clock, .. } = self;
+        let Maker { lock_node, ahead, clock, version, .. } = self;
         let mut written = None;
         let looked = self.watch_loop.look(session, |view| {
             if is_due {
-                match view.session.write_version(&path, &data, None) {
-                    Ok(stat) => written = Some(stat.mtime),
+                match write_from(view.session, &path, &data, *version) {
+                    Ok(stat) => written = Some(stat),
                     Err(Fault::NoNode) => return Ok(Place::Gone),
                     Err(fault) => return Err(fault),
                 }
@@ -310,7 +321,7 @@ impl<'a> Maker<'a> {
             }
         })?;
         if let Some(written) = written {
-            self.note_written(written);
+            self.note_written(&written);
         }
         self.has_seen_others |= matches!(looked, Ok(Place::Behind(_)));
         Ok(looked)
@@ -327,9 +338,20 @@ impl<'a> Maker<'a> {
         let data = held(self.data(), since, end);
         let Contention { node, .. } = self.contention;
         self.may_be_held = true;
+        let mut version = self.version;
         let begun = self.watch_loop.call.insist(|session| {
-            session.write_version(&path, &data, None)?;
-            session.read(&path, false)
+            loop {
+                match session.write_version(&path, &data, Some(version)) {
+                    Ok(_) | Err(Fault::BadVersion) => {}
+                    Err(fault) => return Err(fault),
+                }
+                match session.read(&path, false)? {
+                    // Written earlier, without an answer; its end may have been moved since.
+                    Some(found) if is_held(&found.0) => return Ok(Some(found)),
+                    Some((_, stat)) => version = stat.version,
+                    None => return Ok(None),
+                }
+            }
         })?;
         let found = match begun {
             Ok(found) => found,
@@ -355,17 +377,15 @@ impl<'a> Maker<'a> {
     fn withdraw(self, stop: Stop) -> Error {
         let Contention { client, node, .. } = self.contention;
         let call = &self.watch_loop.call;
-        let may_be_left = if self.may_be_held {
-            HOLD.ask(client.core(), node, |session| self.delete_own(session)).err()
-        } else {
-            self.delete_soon();
-            None
-        };
         let error = match stop {
             Stop::Cancelled => cancelled(node),
             stop => HOLD.stopped(stop, call, node),
         };
-        let Some(why) = may_be_left else { return error };
+        if !self.may_be_held {
+            return if self.delete_soon() { error } else { error.in_doubt() };
+        }
+        let deleted = HOLD.ask(client.core(), node, |session| self.delete_own(session));
+        let Err(why) = deleted else { return error };
         let path = client.core().shown(&self.path()).to_owned();
         let message = format!(
             "the lock may be held for maintenance by {path:?}, which could not be deleted again: {why}"
@@ -374,17 +394,20 @@ impl<'a> Maker<'a> {
         Error::gather([in_doubt.clone(), error]).unwrap_or(in_doubt)
     }
 
-    /// Deletes its node if that is quick, otherwise in the background: what is asked for ends by itself, too.
-    fn delete_soon(&self) {
-        let Some(session) = self.watch_loop.call.live_session() else { return };
+    /// Deletes its node if that is quick, otherwise in the background: what is asked for ends by itself, too. Returns
+    /// whether it is gone.
+    fn delete_soon(&self) -> bool {
+        let Some(session) = self.watch_loop.call.live_session() else { return false };
         let until = Deadline::after(DROP_LIMIT);
         let deleted = session.ask(&until.into(), |session| self.delete_own(session));
-        if !matches!(deleted, Some(Ok(()))) {
+        let is_gone = matches!(deleted, Some(Ok(())));
+        if !is_gone {
             let markers =
                 [NodeNaming::Curator, NodeNaming::Kazoo].map(|naming| naming.front(self.guid));
             let reaper = self.contention.client.core().reaper();
             reaper.sweep(&session, self.lock_node.clone(), markers.to_vec());
         }
+        is_gone
     }
 
     /// Deletes its node, which may have been made though its name is not known.
@@ -418,6 +441,19 @@ fn create(
         }
     }
     Err(Fault::NoNode)
+}
+
+/// Writes to the node, of which this version is known: not if that is a request from before the present one was
+/// written.
+fn write_from(session: &Session, path: &str, data: &[u8], mut version: i32) -> Answer<Stat> {
+    loop {
+        match session.write_version(path, data, Some(version)) {
+            Err(Fault::BadVersion) => {
+                version = session.exists(path, false)?.ok_or(Fault::NoNode)?.version;
+            }
+            written => return written,
+        }
+    }
 }
 
 /// Looks who is ahead of this node, and watches the last one of them.

@@ -116,6 +116,11 @@ pub(super) fn held_since(data: &[u8]) -> Option<SystemTime> {
     time(fact(data, HELD_SINCE)?.parse().ok()?)
 }
 
+/// Whether these are the data of a hold that is held.
+pub(super) fn is_held(data: &[u8]) -> bool {
+    fact(data, STATE) == Some(HELD)
+}
+
 /// The data of a hold that is asked for.
 pub(super) fn asked_for(reason: &str, made_by: &str) -> Vec<u8> {
     let mut data = with_facts(&format!("{REASON}{reason}"));
@@ -174,6 +179,11 @@ impl EnsembleClock {
 
     pub(super) fn is_after(self, time: SystemTime) -> bool {
         self.now() > milliseconds(time)
+    }
+
+    /// How long it is until that time is over.
+    pub(super) fn until_after(self, time: SystemTime) -> Duration {
+        self.until(milliseconds(time).saturating_add(1))
     }
 
     /// How long it is until then.

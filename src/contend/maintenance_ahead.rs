@@ -20,8 +20,10 @@ use crate::session::session::Session;
 /// Of so many holds a waiter looks after the end, beginning with the first.
 const MOST: usize = 8;
 
-/// So many contenders behind a hold end it at once, and each further one a second later than the one before it.
+/// So many contenders behind a hold end it at once. The others do a moment later, each at another time, if those have
+/// not: they may be other libraries', or hang.
 const AT_ONCE: usize = 3;
+const LATER: std::ops::Range<u64> = 500..1_500;
 
 /// So many contenders behind a hold hear when its end is moved; the others see that at its former end.
 const WATCHING: usize = 100;
@@ -101,8 +103,10 @@ impl MaintenanceAhead {
         for hold in ahead.iter().take(MOST) {
             let path = path::join(lock_node, &hold.name);
             let bell = bell.filter(|_| hold.between < WATCHING);
-            // A waiter that nobody tells of a change looks when all others before it have looked.
-            let patience = Duration::from_secs(hold.between.saturating_sub(AT_ONCE - 1) as u64);
+            let patience = match hold.between < AT_ONCE {
+                true => Duration::ZERO,
+                false => Duration::from_millis(later()),
+            };
             let wait = match self.end(session, &path, clock, patience, bell)? {
                 End::Gone => {
                     has_gone = true;
@@ -165,6 +169,11 @@ impl MaintenanceAhead {
         });
         self.watches.push(session.watches().subscribe(path, signal));
     }
+}
+
+/// How many milliseconds after the end one looks that is not among the first.
+fn later() -> u64 {
+    LATER.start + rt::random() as u64 % (LATER.end - LATER.start)
 }
 
 /// What is so of a hold.

@@ -278,8 +278,8 @@ impl LockNode {
     /// The first line of the lock's [data](Self#settings) says who has made the hold.
     ///
     /// While it waits, the hold [is asked for](crate::maintenance::MaintenanceHold::is_asked_for): contenders that come
-    /// later wait behind it. If the call ends without the lock, it deletes the node; if the process dies, the waiters of
-    /// this library do half a minute later. If it dies in the moment in which the hold begins, the hold stays.
+    /// later wait behind it. If the call ends without the lock, it deletes the node, or the background does when there is
+    /// a connection again; if the process dies, the waiters of this library do half a minute later. If it dies in the moment in which the hold begins, the hold stays.
     ///
     /// Not for a job's own work: nothing notices if the job dies.
     ///
@@ -290,7 +290,8 @@ impl LockNode {
     /// - [`NodeDeleted`](ErrorKind::NodeDeleted) if another client released the hold meanwhile;
     /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without READ and WRITE on the contenders' nodes, which a waiting
     ///   lock does not need;
-    /// - [`Cancelled`](ErrorKind::Cancelled), [`SequenceExhausted`](ErrorKind::SequenceExhausted);
+    /// - [`Cancelled`](ErrorKind::Cancelled), which [may have taken effect](Error::may_have_taken_effect) if the node
+    ///   could not be deleted at once; [`SequenceExhausted`](ErrorKind::SequenceExhausted);
     /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the wait ends, or is cancelled, during an outage as the hold
     ///   begins, and the node cannot be deleted again within the [connect
     ///   timeout](crate::ClientBuilder::connect_timeout): the lock may be held, by the node that the error names;
@@ -438,7 +439,7 @@ macro_rules! node_settings {
             ///   by then, and has ended or had half a second.
             /// - From the end of the time on, no call says that it is held: guards look at the clock,
             ///   which counts the time that the machine or the process slept. The timer, which tells
-            ///   callbacks and deletes the node, may be late on a busy machine.
+            ///   callbacks and deletes the node, may be late on a busy machine, and after the machine slept.
             ///   [`lease_left`](crate::Hold::lease_left) is never more than what is left.
             /// - Without a connection the loss is told all the same. The node is deleted when there
             ///   is one again, or with the session.

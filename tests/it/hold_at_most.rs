@@ -509,6 +509,40 @@ fn a_process_that_was_stopped_is_told_before_the_next_one_holds() {
 }
 
 #[test]
+fn of_several_locks_none_goes_on_while_the_program_is_told() {
+    skip_without_server!();
+    let site = Site::shared("limited-several");
+    let (zk, other) = (site.quiet_client(), site.quiet_client());
+    let names = ["a", "b", "c"];
+    let several = names.iter().fold(MultiLock::new(), |several, name| {
+        let lock = strict(&zk, &site.base, name).hold_at_most(SHORT);
+        several.with(&lock)
+    });
+    let guard = several.lock().unwrap();
+    let (begun, order) = (Arc::new(Mutex::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let (is_begun, told) = (Arc::clone(&begun), Arc::clone(&order));
+    guard.on_lost(move |_| {
+        *is_begun.lock().unwrap() = true;
+        // Less than the half second that it has.
+        thread::sleep(Duration::from_millis(200));
+        told.lock().unwrap().push("told");
+    });
+    let waiters = names.map(|name| {
+        let (lock, order) = (strict(&other, &site.base, name), Arc::clone(&order));
+        thread::spawn(move || {
+            let _guard = lock.lock().unwrap();
+            order.lock().unwrap().push(name);
+        })
+    });
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    let order = order.lock().unwrap().clone();
+    assert_eq!((order.len(), order[0]), (4, "told"), "{order:?}");
+    assert!(*begun.lock().unwrap());
+    drop((guard, several));
+    site.finish([zk, other]);
+}
+
+#[test]
 fn a_deletion_that_gets_no_answer_makes_no_loss_late() {
     skip_without_server!();
     let site = Site::own("limited-busy");
@@ -554,7 +588,7 @@ fn a_limited_lock_costs_no_further_request_and_leaves_nothing_behind() {
     assert_eq!(counts, BTreeMap::from(expected.map(|opcode| (opcode, ROUNDS))));
     // Tests that share a process cannot tell which threads are their own.
     if alone() {
-        let waits = || !threads_named("zklock-reaper").is_empty();
+        let waits = || !threads_named("zklock-timer").is_empty();
         eventually(SOON, "the thread that waits for the time to be over", || !waits());
     }
     drop(lock);

@@ -511,6 +511,61 @@ fn a_hold_whose_maker_is_gone_at_any_step_ends_while_somebody_waits() {
     drop(proxies);
 }
 
+/// The maker has no answer to its last write, and makes it again after an outage.
+#[test]
+fn an_end_that_is_moved_before_its_maker_knows_that_it_holds_counts() {
+    skip_without_zookeeper!();
+    let site = Site::own("maintenance-moved-early");
+    let (proxy, operator) = site.proxied(QUIET);
+    let (lock, zk) = (strict(&operator, &site.base, "a"), site.client());
+    let theirs = mutex(&zk, &site.base, "a");
+    proxy.stall_reply(opcode::SET_DATA);
+    let asks = lock.clone();
+    let end = MaintenanceEnd::After(Duration::from_secs(1));
+    let asked = in_background(move || asks.hold_for_maintenance("x", end, LONG));
+    let is_held = || theirs.holder().unwrap().is_some_and(|one| !told(&one).is_asked_for);
+    eventually(SOON, "the hold", is_held);
+    assert!(theirs.change_maintenance(&the_hold(&theirs), MaintenanceEnd::Never).unwrap());
+    proxy.cut();
+    proxy.pass();
+    let held = asked.recv_timeout(LONG).unwrap().unwrap().expect("the lock");
+    assert_eq!((told(&held).ends, told(&the_hold(&theirs)).ends), (None, None));
+    assert!(theirs.release_maintenance(&held).unwrap());
+    drop((lock, theirs));
+    site.finish([operator, zk]);
+    drop(proxy);
+}
+
+/// Those between the hold and the only waiter that can end it are of another library, or have left.
+#[test]
+fn the_last_of_many_waiters_ends_a_hold_soon() {
+    skip_without_zookeeper!();
+    let site = Site::shared("maintenance-last");
+    let (operator, zk) = (site.client(), site.quiet_client());
+    let lock = mutex(&operator, &site.base, "a");
+    let held = hold(&lock, MaintenanceEnd::After(Duration::from_secs(2)));
+    let mut raw = site.raw();
+    for number in 0..40 {
+        let prefix = format!("{}/a/_c_{}-lock-", site.base, uuid(number));
+        raw.create(&prefix, b"", Kind::EphemeralSequential).unwrap();
+    }
+    let theirs = strict(&zk, &site.base, "a");
+    let waiter = waiting(move || drop(theirs.lock().unwrap()));
+    let end = told(&held).ends.expect("an end");
+    eventually(LONG, "the end", || {
+        lock.contenders().unwrap().iter().all(|one| one.session.is_some())
+    });
+    let late = ensemble_clock(&site).duration_since(end).unwrap();
+    assert!(
+        late < Duration::from_secs(20),
+        "one after another they would have needed 38 s: {late:?}"
+    );
+    raw.close().unwrap();
+    waiter.join().unwrap();
+    drop(lock);
+    site.finish([operator, zk]);
+}
+
 /// Held, as far as the server knows, though the call was cancelled before it had the answer.
 #[test]
 fn a_hold_that_is_cancelled_as_it_begins_is_deleted_or_the_error_says_that_it_may_be_held() {

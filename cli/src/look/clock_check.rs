@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use zklock::znode::{CreateMode, CreateOptions};
-use zklock::{Client, ErrorKind};
+use zklock::{Client, Error, ErrorKind};
 
 use super::findings::{Findings, Level};
 use crate::options::Global;
@@ -11,6 +11,22 @@ use crate::words::{CLOCKS_AGREE, lasting};
 
 /// A server's time is told in milliseconds.
 const UNIT: Duration = Duration::from_millis(1);
+
+/// What the ensemble's clock says, by a node that is made and deleted; `None` if that was gone at once.
+pub(crate) fn time_of_ensemble(
+    global: &Global,
+    client: &Client,
+    base: &str,
+) -> Result<Option<SystemTime>, Error> {
+    let session = client.session_id().map(|id| id.to_string()).unwrap_or_default();
+    let name = node_name(base, &session);
+    let options = CreateOptions::new(CreateMode::Ephemeral).acl(global.acl());
+    let node = client.znode(&name).create(options, "")?;
+    let stat = node.stat();
+    // Otherwise the end of the session deletes it.
+    let _ = node.delete();
+    Ok(stat?.map(|stat| stat.created_at))
+}
 
 /// Compares the clocks. Servers tell their time as that of a node's creation, so this creates one, and deletes it.
 /// Returns what the ensemble's clock says now, if that is known.
@@ -20,24 +36,12 @@ pub(super) fn look_at_clock(
     base: &str,
     findings: &mut Findings,
 ) -> Option<SystemTime> {
-    let Some(session) = client.session_id() else {
-        findings.add(Level::Warning, "clock", "not compared with the ensemble's: no session");
-        return None;
-    };
-    let name = node_name(base, &session.to_string());
-    let options = CreateOptions::new(CreateMode::Ephemeral).acl(global.acl());
     let before = SystemTime::now();
-    let created = client.znode(&name).create(options, "");
+    let told = time_of_ensemble(global, client, base);
     let after = SystemTime::now();
-    let told = created.and_then(|node| {
-        let stat = node.stat();
-        // Otherwise the end of the session deletes it.
-        let _ = node.delete();
-        stat
-    });
-    let now = told.as_ref().ok().and_then(|stat| Some(stat.as_ref()?.created_at));
+    let now = told.as_ref().ok().copied().flatten();
     let (level, text) = match told {
-        Ok(Some(stat)) => compare(before, after, stat.created_at),
+        Ok(Some(told)) => compare(before, after, told),
         Ok(None) => {
             (Level::Warning, "not compared: the node that tells the time is gone".to_owned())
         }

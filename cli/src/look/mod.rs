@@ -3,6 +3,7 @@
 mod all_locks_check;
 mod check;
 mod clock_check;
+pub(crate) use clock_check::time_of_ensemble;
 pub(crate) mod deadlocks;
 mod doctor;
 mod findings;

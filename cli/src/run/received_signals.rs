@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::exit::ignored_signals;
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpgid, getpgrp, getpid};
@@ -35,7 +36,7 @@ const OTHERS: [Signal; 8] = [
 /// end without telling how.
 pub(super) fn block() -> io::Result<SigSet> {
     signal_hook::flag::register(Signal::SIGCHLD as i32, Arc::new(AtomicBool::new(false)))?;
-    let ignored = ignored();
+    let ignored = ignored_signals();
     let mut set = SigSet::empty();
     let own = [Signal::SIGCONT, Signal::SIGTSTP, Signal::SIGCHLD];
     for signal in ENDING.into_iter().chain(OTHERS).chain(own) {
@@ -85,11 +86,4 @@ pub(super) fn source(set: &SigSet) -> nix::Result<SignalFd> {
 pub(super) fn next(of: &SignalFd) -> nix::Result<Option<Signal>> {
     let Some(info) = of.read_signal()? else { return Ok(None) };
     Ok(i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok()))
-}
-
-/// The signals that this process ignores, one bit each.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or_default()
 }
