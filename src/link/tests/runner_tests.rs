@@ -162,7 +162,7 @@ fn read_request(stream: &mut TcpStream) -> Vec<u8> {
         if request[4..8] != op::SYNC.to_be_bytes() {
             return request;
         }
-        let answer = Frame::reply(number_of(&request), 5, code::OK).finish();
+        let answer = Frame::reply(number_of(&request), 5, code::OK).buffer(b"/").finish();
         stream.write_all(&answer).unwrap();
     }
 }
