@@ -589,8 +589,15 @@ impl Inner {
             return self.hang_up(link, self.habits.latency);
         }
         if let Some(when) = self.spring(link, operation(&request), false) {
-            if when == RequestStage::Done {
-                let _ = self.process(link, server, &request);
+            match (when, &mut self.links[link].connection) {
+                (RequestStage::Done, _) => {
+                    let _ = self.process(link, server, &request);
+                }
+                // It may still be carried out, at any time until the client is back.
+                (_, Some(connection)) if schedule().chance(50) => {
+                    connection.to_server.push_front(Waiting { number, request });
+                }
+                _ => {}
             }
             let mend = self.links[link].trap.map_or(Duration::ZERO, |trap| trap.mend);
             return self.cut(link, self.habits.latency, schedule().some(mend));
