@@ -183,7 +183,9 @@ const OPERATIONS: usize = 8;
 /// How far a request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestStage {
-    /// It has not taken effect yet.
+    /// It has not taken effect, and never does.
+    Lost,
+    /// It has not taken effect yet, and may still do so until the client is back.
     Arrived,
     /// It has taken effect, and the client does not know.
     Done,
@@ -593,8 +595,7 @@ impl Inner {
                 (RequestStage::Done, _) => {
                     let _ = self.process(link, server, &request);
                 }
-                // It may still be carried out, at any time until the client is back.
-                (_, Some(connection)) if schedule().chance(50) => {
+                (RequestStage::Arrived, Some(connection)) if schedule().chance(50) => {
                     connection.to_server.push_front(Waiting { number, request });
                 }
                 _ => {}
@@ -621,7 +622,8 @@ impl Inner {
     /// `answered` selects between traps before and after the answer.
     fn spring(&mut self, link: LinkId, on: Operation, answered: bool) -> Option<RequestStage> {
         let trap = self.links[link].trap.as_mut()?;
-        let early = matches!(trap.when, RequestStage::Arrived | RequestStage::Done);
+        let early =
+            matches!(trap.when, RequestStage::Lost | RequestStage::Arrived | RequestStage::Done);
         if trap.on != on || trap.times == 0 || early == answered {
             return None;
         }

@@ -352,7 +352,7 @@ impl Ground for SimulatedServer {
             "check" | "write_at" => Operation::Transact,
             _ => Operation::Sync,
         };
-        let when = if after { RequestStage::Done } else { RequestStage::Arrived };
+        let when = if after { RequestStage::Done } else { RequestStage::Lost };
         self.world
             .act(|world| world.set_trap(who, Trap { on, when, mend: Duration::ZERO, times: 1 }));
     }
