@@ -15,6 +15,8 @@
 //! - A holder that may hang must not block the others for ever:
 //!   [`hold_at_most`](crate::DistributedLock::hold_at_most), a setting of all locks, and [fencing
 //!   tokens](crate::FencingToken).
+//! - Urgent ones must not wait behind patient ones: [`patience`](crate::DistributedLock::patience), a setting of
+//!   mutexes and read/write locks, which all who use the path should have.
 //! - Several locks, all or none: [`MultiLock`](crate::MultiLock). One after the other can deadlock.
 //! - All wait for a signal: [`Barrier`](crate::Barrier), not a held lock, which ends with its
 //!   holder.

@@ -458,7 +458,7 @@ pub(crate) struct Supervision {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) grace: Option<Duration>,
-    /// If asked to release: term, ignore or a SIGNAL
+    /// If asked: term, ignore or a SIGNAL
     ///
     /// When somebody asks for the release, as `zklock ask` does: TERM, or this signal, to the command, which may take
     /// its time, and keeps the lock until it has ended; or nothing
@@ -503,7 +503,7 @@ pub(crate) struct Supervision {
 
 /// How long to wait for a lock.
 #[derive(Args, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct HowToWait {
     /// Do not wait
     #[arg(short, long, conflicts_with = "wait", help_heading = group(WAITING))]
     pub(crate) nonblock: bool,
@@ -525,7 +525,7 @@ pub(crate) struct Run {
     /// Name below --base, or absolute path
     pub(crate) lock: String,
     #[command(flatten)]
-    pub(crate) patience: Patience,
+    pub(crate) how_to_wait: HowToWait,
     /// Share it with others that use -s
     #[arg(short, long, conflicts_with_all = ["exclusive", "permits", "lead", "once"])]
     #[arg(help_heading = group(HELD))]
@@ -546,6 +546,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "K", requires = "permits", default_value_t = 1)]
     #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
     pub(crate) take: u32,
+    /// Let more urgent ones pass, at most N
+    #[arg(long, value_name = "N", conflicts_with_all = ["permits", "lead", "once"])]
+    #[arg(help_heading = group(WAITING), hide_short_help = is_brief())]
+    pub(crate) patience: Option<u32>,
     /// Hold this lock, too: all or none
     #[arg(long, value_name = "LOCK", conflicts_with_all = ["lead", "once"])]
     #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
@@ -597,7 +601,7 @@ pub(crate) struct Lead {
     #[arg(long, value_name = "ID", help_heading = group(HELD))]
     pub(crate) id: Option<String>,
     #[command(flatten)]
-    pub(crate) patience: Patience,
+    pub(crate) how_to_wait: HowToWait,
     #[command(flatten)]
     pub(crate) supervision: Supervision,
 }

@@ -521,8 +521,13 @@ mod tests {
     use super::*;
     use crate::contend::ticket::{ContenderKind, NodeNaming};
 
-    const MUTEX: Form =
-        Form { naming: NodeNaming::Curator, kind: ContenderKind::Mutex, weight: 1, permits: 1 };
+    const MUTEX: Form = Form {
+        naming: NodeNaming::Curator,
+        kind: ContenderKind::Mutex,
+        weight: 1,
+        permits: 1,
+        patience: None,
+    };
 
     fn acquisition(patient: bool) -> Acquisition {
         let mut next = 0;

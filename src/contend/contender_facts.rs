@@ -12,6 +12,7 @@ const WAIT: &str = "wait";
 const LIMITED: &str = "limited";
 const UNDER: &str = "under";
 const KEEPS_WAITING: &str = "keeps_waiting";
+const PATIENCE: &str = "patience";
 
 /// So many nodes are named by another one, at most.
 pub(super) const MOST_NAMED: usize = 64;
@@ -59,6 +60,11 @@ fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
 /// The same data with this fact; `None` if they tell no facts.
 pub(super) fn with_held_for(data: &[u8], held_for: Duration) -> Option<Vec<u8>> {
     with(data, HELD_FOR, &held_for.as_millis().to_string())
+}
+
+/// The same data with this fact; `None` if they tell no facts.
+pub(crate) fn with_patience(data: &[u8], patience: u32) -> Option<Vec<u8>> {
+    with(data, PATIENCE, &patience.to_string())
 }
 
 /// The same data with this fact; `None` if they tell no facts, or there are no such nodes.

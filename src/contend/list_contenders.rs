@@ -192,6 +192,12 @@ impl Contender {
         self.is_maintenance().then(|| MaintenanceHold::read(&self.data, self.told.written))
     }
 
+    /// Returns how many later ones may come before it, if it is in the waiting room of a lock:
+    /// see [`patience`](crate::DistributedLock::patience).
+    pub fn patience(&self) -> Option<u32> {
+        Ticket::parse(path::last(&self.path))?.patience()
+    }
+
     pub(super) fn is_maintenance(&self) -> bool {
         let is_named_so =
             || Ticket::parse(path::last(&self.path)).is_some_and(|one| one.is_maintenance());

@@ -85,6 +85,9 @@ pub enum LockKind {
         /// How many permits are taken.
         taken: u32,
     },
+    /// The waiting room of a lock whose contenders have [patience](crate::DistributedLock::patience): those who *hold* it
+    /// may contend for the lock.
+    Room,
 }
 
 impl LockKind {
@@ -95,7 +98,8 @@ impl LockKind {
     pub fn of(contenders: &[Contender]) -> Option<LockKind> {
         let first = contenders.first()?;
         let taken = contenders.iter().filter(|one| one.holds).map(|one| one.weight);
-        Some(kind(contenders.iter().map(|one| one.kind), first.permits, taken))
+        let is_room = contenders.iter().any(|one| one.patience().is_some());
+        Some(kind(contenders.iter().map(|one| one.kind), is_room, first.permits, taken))
     }
 }
 
@@ -264,7 +268,10 @@ impl Walk {
             let lock = ListedLock {
                 path: path.to_owned(),
                 name: path::last(path).to_owned(),
-                kind: kind(contenders.iter().map(Ticket::kind), first.permits(), taken),
+                kind: {
+                    let is_room = contenders.iter().any(|one| one.patience().is_some());
+                    kind(contenders.iter().map(Ticket::kind), is_room, first.permits(), taken)
+                },
                 holders,
                 waiters: contenders.len() - holders,
                 first: None,
@@ -336,12 +343,14 @@ fn is_item_of_a_queue(name: &str) -> bool {
 
 fn kind(
     mut kinds: impl Iterator<Item = ContenderKind>,
+    is_room: bool,
     permits: u32,
     taken: impl Iterator<Item = u32>,
 ) -> LockKind {
     let first = kinds.next();
     let is_shared = |one| matches!(one, ContenderKind::Read | ContenderKind::Write);
     match first {
+        _ if is_room => LockKind::Room,
         Some(ContenderKind::Permits) => {
             LockKind::Semaphore { permits, taken: taken.fold(0, u32::saturating_add) }
         }

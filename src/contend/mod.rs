@@ -5,6 +5,7 @@
 //!   the grant), [`wait_graph`] (what waits for ever).
 //! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`proof_that_others_are_ahead`]; [`downgrade`] from
 //!   one kind to another without a gap; [`long_wait`]: what is done about one.
+//! - Lets more urgent contenders come first: [`waiting_room`].
 //! - Holds without a session: [`maintenance`] (what their nodes say), [`hold_for_maintenance`], and how waiters end them
 //!   ([`maintenance_ahead`]).
 //! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
@@ -52,5 +53,6 @@ mod tell_facts;
 pub(crate) mod ticket;
 pub(crate) mod wait_graph;
 pub(crate) mod wait_until_lost;
+pub(crate) mod waiting_room;
 mod watched_nodes;
 mod which_to_read;

@@ -50,7 +50,7 @@ impl Rule {
             return Verdict::Missing;
         };
         let (mut is_there, mut blockers) = (false, Vec::new());
-        for theirs in tickets_up_to(mine.sequence(), children) {
+        for theirs in tickets_up_to(mine.last_ahead(), children) {
             is_there |= theirs == mine;
             if theirs < mine && excludes(theirs.kind(), mine.kind()) {
                 blockers.push(theirs);
@@ -92,13 +92,14 @@ impl Rule {
 
     /// All contenders ahead of `own`, the latest first, if they are few and `own` is admitted as soon
     /// as they are gone, whoever comes by then. Only a writer that becomes a reader can give its
-    /// place to another node.
+    /// place to another node; in a waiting room, later ones may come ahead.
     pub(crate) fn all_ahead<'a>(
         self,
         own: &str,
         children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
     ) -> Option<Vec<String>> {
-        let mine = Ticket::parse(own).filter(|_| self.permits == 1)?;
+        let mine =
+            Ticket::parse(own).filter(|mine| self.permits == 1 && mine.patience().is_none())?;
         let holds_up = |theirs: &Ticket<'_>| {
             let leaves_nobody = mine.kind() == ContenderKind::Read || !theirs.may_be_a_writer();
             excludes(theirs.kind(), mine.kind()) && leaves_nobody

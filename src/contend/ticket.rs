@@ -63,15 +63,22 @@ pub(crate) struct Form {
     /// How many permits, of how many; both 1 except for a semaphore.
     pub(crate) weight: u32,
     pub(crate) permits: u32,
+    /// How many later ones may come before it, if it is in a waiting room.
+    pub(crate) patience: Option<u32>,
 }
 
 impl Form {
     pub(crate) fn new(naming: NodeNaming, kind: ContenderKind) -> Form {
-        Form { naming, kind, weight: 1, permits: 1 }
+        Form { naming, kind, weight: 1, permits: 1, patience: None }
+    }
+
+    /// In the waiting room of a lock for contenders of this kind.
+    pub(crate) fn of_patience(kind: ContenderKind, patience: u32) -> Form {
+        Form { patience: Some(patience), ..Form::new(NodeNaming::Curator, kind) }
     }
 
     pub(crate) fn of_permits(naming: NodeNaming, weight: u32, permits: u32) -> Form {
-        Form { naming, kind: ContenderKind::Permits, weight, permits }
+        Form { weight, permits, ..Form::new(naming, ContenderKind::Permits) }
     }
 
     /// Checks the numbers of permits; the error says what is wrong.
@@ -103,7 +110,11 @@ impl Form {
     /// The name to create a contender with, to which the server adds the number. The guid identifies
     /// one attempt's node, to find it after an answer was lost (CURATOR-45).
     pub(crate) fn prefix(&self, guid: Uuid) -> String {
-        format!("{}{}", self.naming.front(guid), self.marker())
+        let front = self.naming.front(guid);
+        match self.patience {
+            Some(patience) => format!("{front}{PATIENCE}{patience}{}", self.marker()),
+            None => format!("{front}{}", self.marker()),
+        }
     }
 
     /// The same for a maintenance hold, whose name says so: all clients take it for a contender.
@@ -137,8 +148,17 @@ const MARKERS: [(&str, ContenderKind); 5] = [
 
 const PROTECTED: &str = "_c_";
 
+/// How long a guid is, with its dashes.
+const UUID_LENGTH: usize = 36;
+
 /// Stands between the guid and the marker of a maintenance hold.
 const MAINTENANCE: &str = "-maintenance";
+
+/// Stands between the guid and the patience of a member of a waiting room.
+const PATIENCE: &str = "-patience-";
+
+/// The greatest patience: a lock is sure to be granted some time.
+pub(crate) const MOST_PATIENCE: u32 = 1_000_000;
 
 /// A contender's place in the queue; the order of tickets is the order of grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +169,7 @@ pub(crate) struct Ticket<'a> {
     guid: Range<usize>,
     weight: u32,
     permits: u32,
+    patience: Option<u32>,
 }
 
 impl<'a> Ticket<'a> {
@@ -169,7 +190,8 @@ impl<'a> Ticket<'a> {
                 (weight, permits, (guid, ContenderKind::Permits))
             }
         };
-        Some(Ticket { name, sequence, kind, guid, weight, permits })
+        let patience = patience_in(&name[guid.clone()]);
+        Some(Ticket { name, sequence, kind, guid, weight, permits, patience })
     }
 
     pub(crate) fn name(&self) -> &'a str {
@@ -219,6 +241,21 @@ impl<'a> Ticket<'a> {
             || self.name.strip_prefix(&guid.simple().to_string()).is_some_and(of_kazoo)
     }
 
+    /// How many later ones may come before it; `None` outside of waiting rooms.
+    pub(crate) fn patience(&self) -> Option<u32> {
+        self.patience
+    }
+
+    /// Its number and its patience: the order in a waiting room.
+    fn place(&self) -> i64 {
+        i64::from(self.sequence) + i64::from(self.patience.unwrap_or(0))
+    }
+
+    /// All contenders ahead of it have this number, or a smaller one.
+    pub(crate) fn last_ahead(&self) -> i32 {
+        if self.patience.is_some() { i32::MAX } else { self.sequence }
+    }
+
     /// Whether it is a maintenance hold's.
     pub(crate) fn is_maintenance(&self) -> bool {
         self.guid().ends_with(MAINTENANCE)
@@ -237,7 +274,8 @@ impl<'a> Ticket<'a> {
 
 impl Ord for Ticket<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.sequence.cmp(&other.sequence))
+        (self.place().cmp(&other.place()))
+            .then_with(|| self.sequence.cmp(&other.sequence))
             .then_with(|| self.guid().cmp(other.guid()))
             .then_with(|| self.name.cmp(other.name))
     }
@@ -272,6 +310,14 @@ fn guid_in(front: &str) -> Range<usize> {
     let start = if front.starts_with(PROTECTED) { PROTECTED.len() } else { 0 };
     let end = front.strip_suffix('-').map_or(front.len(), str::len);
     start.min(end)..end
+}
+
+/// `<guid>-patience-<patience>`, in what stands before a marker. Other names have no more than a guid there.
+fn patience_in(guid: &str) -> Option<u32> {
+    let rest = guid.get(UUID_LENGTH..).filter(|rest| !rest.is_empty())?;
+    let digits = rest.strip_prefix(PATIENCE)?;
+    let patience: u32 = digits.parse().ok()?;
+    (patience <= MOST_PATIENCE && patience.to_string() == digits).then_some(patience)
 }
 
 /// `<guid>-lease-<weight>-of-<permits>-`.

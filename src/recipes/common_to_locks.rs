@@ -10,7 +10,7 @@ use crate::contend::acquire::{
     Contention, Limits, acquire_after, insist, insist_within, report_end,
 };
 use crate::contend::ask_and_break;
-use crate::contend::contender_facts::{facts, with_facts};
+use crate::contend::contender_facts::{facts, with_facts, with_patience};
 use crate::contend::hold::Hold;
 use crate::contend::hold_for_maintenance::{self, Terms};
 use crate::contend::hold_limit::SHORTEST;
@@ -18,7 +18,8 @@ use crate::contend::list_contenders::{self, Contender};
 use crate::contend::maintenance::MaintenanceEnd;
 use crate::contend::observe_holders::observe;
 use crate::contend::proof_that_others_are_ahead::OthersSeen;
-use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, Form, MOST_PATIENCE, NodeNaming};
+use crate::contend::waiting_room::{acquire_in_turn, room_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipes::recipe_znode::NodeConfig;
 use crate::rt;
@@ -65,6 +66,8 @@ pub struct LockNode {
     pub(crate) tells_facts: bool,
     /// For how long it may be held at a time.
     pub(crate) hold_at_most: Option<Duration>,
+    /// How many later ones may come before it, if there is an order of patience.
+    pub(crate) patience: Option<u32>,
 }
 
 impl LockNode {
@@ -83,6 +86,7 @@ impl LockNode {
             noun,
             tells_facts: true,
             hold_at_most: None,
+            patience: None,
         }
     }
 
@@ -137,6 +141,10 @@ impl LockNode {
             let message = format!("hold_at_most({limit:?}) is too short: at least {SHORTEST:?}");
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
+        if let Some(patience) = self.patience.filter(|patience| *patience > MOST_PATIENCE) {
+            let message = format!("patience({patience}) is too great: at most {MOST_PATIENCE}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
+        }
         Ok(())
     }
 
@@ -156,13 +164,26 @@ impl LockNode {
         self.client().core().check_process()?;
         self.check(form)?;
         let started = self.client().core().time_for_report();
-        let got = acquire_after(&self.contention(self.node()?, form), limits, others, begin);
+        let lock = self.contention(self.node()?, form);
+        let got = match self.patience {
+            None => acquire_after(&lock, limits, others, begin),
+            Some(patience) => {
+                let node = room_of(lock.node);
+                let form = Form::of_patience(form.kind, patience);
+                let noun = "place in the waiting room";
+                let room = Contention { noun, hold_at_most: None, ..self.contention(&node, form) };
+                acquire_in_turn(&room, &lock, limits, others, begin)
+            }
+        };
         report_end(self.client(), (self.path(), self.noun), limits, started, got)
     }
 
     pub(crate) fn contention<'a>(&'a self, node: &'a str, form: Form) -> Contention<'a> {
         let NodeConfig { client, acl, .. } = &self.node;
-        let (data, noun) = (self.data(), self.noun);
+        let (mut data, noun) = (self.data(), self.noun);
+        if let Some(told) = self.patience.and_then(|patience| with_patience(&data, patience)) {
+            data = told;
+        }
         let tells_facts = self.tells_facts && facts(&data).is_some();
         let (must_exist, hold_at_most) = (false, self.hold_at_most);
         Contention { client, node, noun, data, acl, form, tells_facts, must_exist, hold_at_most }
@@ -189,6 +210,19 @@ impl LockNode {
     /// wait](crate::guide#what-ends-every-wait).
     pub fn contenders(&self) -> Result<Vec<Contender>> {
         list_contenders::contenders(self.client(), self.node()?)
+    }
+
+    /// Lists those who wait for their turn to contend, the first to contend first: see
+    /// [`patience`](crate::DistributedLock::patience).
+    ///
+    /// Those that [hold](Contender::holds) a place of it contend for the lock already; the others wait for them. Empty if
+    /// nobody has patience.
+    ///
+    /// # Errors
+    ///
+    /// As [`contenders`](Self::contenders).
+    pub fn waiting_room(&self) -> Result<Vec<Contender>> {
+        list_contenders::contenders(self.client(), &room_of(self.node()?))
     }
 
     /// Returns the holder, or the first of several; `None` if nobody holds the lock.
@@ -404,6 +438,39 @@ macro_rules! settings {
     };
 }
 
+/// The setting of locks whose contenders may have patience.
+macro_rules! patience_setting {
+    ($lock:ident $(, $kept:ident)?) => {
+        impl $lock {
+            /// Lets more urgent contenders come before this one: at most `patience` of those that come later. 0 is the
+            /// most urgent. Default: no patience, and no waiting room.
+            ///
+            /// All who have patience wait in a room beside the lock, at `<base>/_zklock_room_<name>`, in the order of
+            /// their number there plus their patience. The first contends for the lock, as all others do, and stays
+            /// there. So:
+            ///
+            /// - **At most `patience` later ones come before it**, among those who have patience; with equal patience,
+            ///   first come, first served.
+            /// - **The most urgent one is next, but for the holder and those who contend already**: at most one of each
+            ///   greater patience. Readers wait for no readers.
+            /// - There is one holder at a time whatever stands in the room. Contenders without patience, and those of
+            ///   other libraries, contend at once: they wait for nobody in the room, and nobody overtakes them.
+            ///
+            /// Threads do not hand the lock over to each other, and it cannot be kept
+            /// ([`InvalidArgument`](crate::ErrorKind::InvalidArgument)). An acquisition without others costs twice as much
+            /// as one without patience.
+            ///
+            /// At most 1,000,000.
+            #[must_use = "the value is changed, and returned"]
+            pub fn patience(mut self, patience: u32) -> $lock {
+                self.lock_node.patience = Some(patience);
+                $(self.$kept = Default::default();)?
+                self
+            }
+        }
+    };
+}
+
 /// Has a lock dereference to its node; and the settings of its nodes except for their data.
 macro_rules! node_settings {
     ($lock:ident $(, $kept:ident)?) => {
@@ -527,4 +594,4 @@ macro_rules! guard {
     };
 }
 
-pub(crate) use {guard, node_settings, settings};
+pub(crate) use {guard, node_settings, patience_setting, settings};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::common_to_locks::{LockNode, guard, settings};
+use super::common_to_locks::{LockNode, guard, patience_setting, settings};
 use super::recipe_znode::NodeConfig;
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist, insist_within, report_end};
@@ -12,7 +12,7 @@ use crate::contend::acquire_among_threads::{Key, Sharer};
 use crate::contend::handover_among_threads_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
 use crate::contend::ticket::{ContenderKind, NodeNaming};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::session::client::Client;
 use crate::session::wait_limit::Wait;
@@ -185,6 +185,7 @@ impl DistributedLock {
 
     pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
         self.lock_node.client().core().check_process()?;
+        self.check_patience()?;
         let hold = match self.sharer()? {
             None => self.lock_node.acquire(self.form(ContenderKind::Mutex), limits)?,
             Some(sharer) => {
@@ -199,12 +200,21 @@ impl DistributedLock {
         Ok(hold.map(LockGuard::new))
     }
 
+    fn check_patience(&self) -> Result<()> {
+        if self.lock_node.patience.is_none() || self.policy.keep.is_none() {
+            return Ok(());
+        }
+        let message =
+            "a lock with patience cannot be kept: without patience() or without keep_for()";
+        Err(Error::new(ErrorKind::InvalidArgument, message).on(self.lock_node.node()?))
+    }
+
     /// What this lock shares with equal locks of its client; `None` if the policy shares nothing.
     fn sharer(&self) -> Result<Option<&Arc<Sharer>>> {
         if let Some(sharer) = self.sharer.get() {
             return Ok(Some(sharer));
         }
-        if !self.policy.shares() {
+        if !self.policy.shares() || self.lock_node.patience.is_some() {
             return Ok(None);
         }
         // Not stored if the check fails, so that each call reports the error.
@@ -219,6 +229,7 @@ impl DistributedLock {
 }
 
 settings!(DistributedLock, sharer);
+patience_setting!(DistributedLock, sharer);
 
 impl DistributedLock {
     /// Sets how threads of this process pass the lock on among themselves. Default

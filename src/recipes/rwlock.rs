@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::common_to_locks::{LockNode, guard, settings};
+use super::common_to_locks::{LockNode, guard, patience_setting, settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
@@ -152,6 +152,7 @@ impl DistributedRwLock {
 }
 
 settings!(DistributedRwLock);
+patience_setting!(DistributedRwLock);
 
 /// Holds a [`DistributedRwLock`] for reading; dropping the guard releases the lock as with a
 /// [`LockGuard`](crate::LockGuard).

@@ -87,10 +87,14 @@ impl Call {
 
     /// A call that asks this session only.
     pub(crate) fn in_session(core: &Arc<ClientCore>, session: &Arc<Session>, wait: &Wait) -> Call {
-        let mut call = Call::strict(core, wait);
-        call.use_session(Arc::clone(session));
-        call.stays = true;
-        call
+        Call::strict(core, wait).staying_in(session)
+    }
+
+    /// The same, but it asks this session only.
+    pub(crate) fn staying_in(mut self, session: &Arc<Session>) -> Call {
+        self.use_session(Arc::clone(session));
+        self.stays = true;
+        self
     }
 
     /// The same, but it also waits as long as a request may take.

@@ -11,6 +11,7 @@
     reason = "test code"
 )]
 
+mod patience; // locks whose contenders have patience
 mod support;
 
 mod acl; // scenario 70: lock nodes that belong to others

@@ -122,6 +122,10 @@ fn held_by(lock: &ListedLock) -> String {
     match (lock.holders, lock.kind) {
         (_, LockKind::Semaphore { permits, taken }) => format!("{taken} of {permits}"),
         (0, _) => "nobody now".to_owned(),
+        (_, LockKind::Room) => {
+            let first = lock.first.as_ref().map_or_else(|| "left just now".to_owned(), who);
+            format!("first {first}")
+        }
         (1, _) => lock.first.as_ref().map_or_else(|| "released just now".to_owned(), who),
         (more, _) => format!("{more} readers"),
     }

@@ -12,9 +12,11 @@ use crate::words::{Ages, held, held_by, node, number, quoted, who};
 
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
-    let all = lock_at(global, &lock)?.contenders()?;
+    let looked_at = lock_at(global, &lock)?;
+    let (all, room) = (looked_at.contenders()?, looked_at.waiting_room()?);
     if global.json {
-        let contenders: Vec<_> = all.iter().map(as_json).collect();
+        let [contenders, waiting_room] =
+            [&all, &room].map(|some| some.iter().map(as_json).collect::<Vec<_>>());
         let kind = LockKind::of(&all);
         let (permits, taken) = kind.map_or((None, None), permits);
         print_json(&json!({
@@ -23,14 +25,16 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
             "permits": permits,
             "taken": taken,
             "contenders": contenders,
+            "waiting_room": waiting_room,
         }))?;
         return Ok(Exit::Success);
     }
     let ages = Ages::of_all(&all);
-    let rows: Vec<Vec<String>> = all.iter().map(|one| row(one, ages)).collect();
+    let waiting = room.iter().filter(|one| !one.holds);
+    let rows: Vec<Vec<String>> = all.iter().chain(waiting).map(|one| row(one, ages)).collect();
     let headings = ["STATE", "KIND", "WHO", "HELD", "QUEUED", "SESSION", "NODE"];
-    let _ = print(&heading(&lock.path, &all))?
-        && (all.is_empty() || print_table(&headings, &rows, &[2])?);
+    let _ = print(&heading(&lock.path, &all, &room))?
+        && (rows.is_empty() || print_table(&headings, &rows, &[2])?);
     warn_of_the_clock(ages);
     for one in all.iter().filter(|one| is_orphan(one)) {
         complain(
@@ -45,8 +49,12 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
     Ok(Exit::Success)
 }
 
-fn heading(path: &str, all: &[Contender]) -> String {
-    let Some(kind) = LockKind::of(all) else { return format!("{path}  free") };
+fn heading(path: &str, all: &[Contender], room: &[Contender]) -> String {
+    let room = match room.iter().filter(|one| !one.holds).count() {
+        0 => String::new(),
+        count => format!(", {count} in the waiting room"),
+    };
+    let Some(kind) = LockKind::of(all) else { return format!("{path}  free{room}") };
     let taken = match kind {
         LockKind::Semaphore { permits, taken } => format!(", {taken} of {permits} permits taken"),
         _ => String::new(),
@@ -57,12 +65,16 @@ fn heading(path: &str, all: &[Contender]) -> String {
         Some(hold) => format!("{};", held(hold)),
         None => format!("held by {holders},"),
     };
-    format!("{path}  {}{taken}: {held} waited for by {waiters}", lock_kind(kind))
+    format!("{path}  {}{taken}: {held} waited for by {waiters}{room}", lock_kind(kind))
 }
 
 fn row(one: &Contender, ages: Ages) -> Vec<String> {
     vec![
-        if one.holds { "holds".to_owned() } else { format!("behind {}", one.position) },
+        match (one.holds, one.patience()) {
+            (true, _) => "holds".to_owned(),
+            (false, None) => format!("behind {}", one.position),
+            (false, Some(_)) => format!("in the room, behind {}", one.position),
+        },
         match (one.kind, one.weight) {
             (ContenderKind::Permits, 1) => "1 permit".to_owned(),
             (ContenderKind::Permits, more) => format!("{more} permits"),

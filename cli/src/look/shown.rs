@@ -46,6 +46,7 @@ pub(crate) fn as_json(one: &Contender) -> Value {
         "session": one.session.map(|id| id.to_string()),
         "queued_since": one.since.map(time),
         "held_since": one.held_since().map(time),
+        "patience": one.patience(),
     })
 }
 
@@ -101,6 +102,7 @@ pub(super) fn lock_kind(of: LockKind) -> &'static str {
         LockKind::Mutex => "mutex",
         LockKind::ReadWrite => "read/write",
         LockKind::Semaphore { .. } => "semaphore",
+        LockKind::Room => "room",
         _ => "other",
     }
 }

@@ -55,13 +55,13 @@ impl Held {
         settings: &RunSettings,
         cancel: &Cancel,
     ) -> Result<Option<Held>, Error> {
-        let (lock, patience) = (&settings.lock, &settings.patience);
+        let (lock, how_to_wait) = (&settings.lock, &settings.how_to_wait);
         // One of three calls, each of which returns `None` if others hold it.
         macro_rules! acquired {
             ($of:expr, $try:ident, $within:ident, $kind:ident $(, $permits:expr)?) => {{
                 let of = $of;
-                let guard = match patience.wait {
-                    _ if patience.nonblock => of.$try($($permits)?)?,
+                let guard = match how_to_wait.wait {
+                    _ if how_to_wait.nonblock => of.$try($($permits)?)?,
                     Some(limit) => of.$within($($permits,)? (limit, cancel))?,
                     None => of.$within($($permits,)? cancel)?,
                 };
@@ -214,15 +214,23 @@ fn chroot(hosts: &str) -> &str {
 }
 
 fn mutex(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedLock {
-    DistributedLock::new(client, &lock.base, &lock.name)
+    let new = DistributedLock::new(client, &lock.base, &lock.name)
         .data(settings.data.as_str())
-        .acl(settings.acl.clone())
+        .acl(settings.acl.clone());
+    match settings.patience {
+        Some(patience) => new.patience(patience),
+        None => new,
+    }
 }
 
 fn rw(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedRwLock {
-    DistributedRwLock::new(client, &lock.base, &lock.name)
+    let new = DistributedRwLock::new(client, &lock.base, &lock.name)
         .data(settings.data.as_str())
-        .acl(settings.acl.clone())
+        .acl(settings.acl.clone());
+    match settings.patience {
+        Some(patience) => new.patience(patience),
+        None => new,
+    }
 }
 
 fn semaphore(
@@ -258,7 +266,7 @@ pub(super) fn refuse_those_of_ancestors(
     client: &Client,
     settings: &RunSettings,
 ) -> Result<(), Failure> {
-    if settings.patience.nonblock {
+    if settings.how_to_wait.nonblock {
         return Ok(());
     }
     let held = env::var(HELD).unwrap_or_default();

@@ -64,7 +64,7 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         mode,
         data: with_facts(
             &description(&run.supervision.command)?,
-            run.patience.wait.is_none() && !is_limited,
+            run.how_to_wait.wait.is_none() && !is_limited,
             &under,
             run.label.as_deref(),
         )?,
@@ -73,6 +73,7 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         forget_after: run.forget_after,
         hold_at_least: run.hold_at_least,
         is_verbose: global.verbose > 0,
+        how_to_wait: run.how_to_wait,
         patience: run.patience,
         supervision: run.supervision,
     };
@@ -96,7 +97,8 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
         forget_after: None,
         hold_at_least: None,
         is_verbose: global.verbose > 0,
-        patience: lead.patience,
+        how_to_wait: lead.how_to_wait,
+        patience: None,
         supervision: lead.supervision,
     };
     carry_out(global, &settings)
@@ -337,12 +339,12 @@ fn release(held: Held, outcome: &Outcome, subject: &str) -> Result<Exit, Failure
 
 /// Others hold it.
 fn conflict(client: &Client, settings: &RunSettings) -> Failure {
-    let exit = Exit::Conflict(settings.patience.conflict_exit_code);
-    if settings.patience.conflict_exit_code == 0 {
+    let exit = Exit::Conflict(settings.how_to_wait.conflict_exit_code);
+    if settings.how_to_wait.conflict_exit_code == 0 {
         return Failure::silent(exit);
     }
     let others = held_lock::others(client, settings);
-    let why = match settings.patience.wait {
+    let why = match settings.how_to_wait.wait {
         Some(limit) => format!("not free within {}", lasting(limit)),
         None => "not waiting (-n)".to_owned(),
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use zklock::Acl;
 
 use crate::connect::Lock;
-use crate::options::{Patience, Supervision};
+use crate::options::{HowToWait, Supervision};
 
 /// How it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,9 @@ pub(super) struct RunSettings {
     pub(super) lock: Lock,
     pub(super) also: Vec<Lock>,
     pub(super) mode: Mode,
-    pub(super) patience: Patience,
+    pub(super) how_to_wait: HowToWait,
+    /// How many more urgent ones may come before it, if it waits for its turn in the lock's room.
+    pub(super) patience: Option<u32>,
     /// What the contender's node says.
     pub(super) data: String,
     pub(super) acl: Vec<Acl>,

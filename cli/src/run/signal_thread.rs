@@ -78,7 +78,7 @@ impl Waiting {
 
     /// Says who has the lock, on a terminal, if that takes some time.
     pub(super) fn tell_of_others(&self, client: &Client, settings: &RunSettings) {
-        if settings.patience.nonblock || !io::stderr().is_terminal() {
+        if settings.how_to_wait.nonblock || !io::stderr().is_terminal() {
             return;
         }
         let (client, subject) = (client.clone(), settings.subject.clone());

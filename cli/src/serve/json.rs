@@ -149,6 +149,7 @@ fn kind(of: LockKind) -> &'static str {
         LockKind::Mutex => "mutex",
         LockKind::ReadWrite => "read_write",
         LockKind::Semaphore { .. } => "semaphore",
+        LockKind::Room => "room",
         _ => "other",
     }
 }

@@ -9,6 +9,7 @@ mod asked;
 mod faults;
 mod forward;
 mod many;
+mod patience;
 mod plain;
 mod signals;
 mod stay;

@@ -10,6 +10,7 @@ mod double_barrier;
 mod election;
 mod group;
 mod maintenance;
+mod patience;
 mod priority;
 mod queue;
 mod znode;
@@ -65,6 +66,7 @@ plays!(
     election,
     group,
     maintenance,
+    patience,
     priority,
     queue,
     znode

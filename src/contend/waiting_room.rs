@@ -1,0 +1,67 @@
+//! Acquires a lock whose contenders have patience: each waits in a room beside the lock until it is its turn to contend,
+//! and leaves the room when it holds.
+//!
+//! The room only decides who may contend next; that there is one holder at a time is the lock's own affair. A member's
+//! place is its number plus its patience, fixed when its node is made: at most so many later ones come before it. All
+//! agree on that by the names alone.
+//!
+//! Who contends stays there, so a member that comes later waits for those who contend already: of each kind of patience
+//! that is at most one, as the next one like it comes in only when that one holds.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::acquire::{Contention, Limits, pursue};
+use super::held_node::DROP_LIMIT;
+use super::hold::Hold;
+use super::proof_that_others_are_ahead::OthersSeen;
+use crate::error::Result;
+use crate::path;
+use crate::rt::Deadline;
+use crate::session::retrying_call::Call;
+
+/// Begins the name of the room, which is beside the lock: as its child it would be taken for a contender.
+const ROOM: &str = "_zklock_room_";
+
+/// The room of the lock at this path.
+pub(crate) fn room_of(lock: &str) -> String {
+    path::join(path::parent(lock), &format!("{ROOM}{}", path::last(lock)))
+}
+
+/// Contends in the room, and then for the lock, in the session of its place in the room: if that ends, it begins anew.
+/// `None` as for other acquisitions.
+pub(crate) fn acquire_in_turn(
+    room: &Contention<'_>,
+    lock: &Contention<'_>,
+    limits: Limits<'_>,
+    others: &OthersSeen,
+    begin: Instant,
+) -> Result<Option<Hold>> {
+    let core = lock.client.core();
+    let mut entering = Call::new(core, limits.wait).with_retry();
+    loop {
+        let Some(place) = pursue(room, &mut entering, limits.patient, others, None, Some)? else {
+            return others.or_unanswered(None, begin, core, room.node);
+        };
+        let session = Arc::clone(&place.held_node().session);
+        let mut call = Call::new(core, limits.wait).with_retry().staying_in(&session);
+        let got = pursue(lock, &mut call, limits.patient, others, None, Some);
+        let is_over = session.status().now().ended.is_some();
+        place.let_go(Deadline::after(DROP_LIMIT).earlier(limits.wait.late()));
+        match got? {
+            None if is_over && !limits.wait.until().has_passed() => {}
+            got => return others.or_unanswered(got, begin, core, lock.node),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_room_is_beside_its_lock() {
+        assert_eq!(room_of("/locks/a"), "/locks/_zklock_room_a");
+        assert_eq!(room_of("/a"), "/_zklock_room_a");
+    }
+}
