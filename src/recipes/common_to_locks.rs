@@ -215,8 +215,8 @@ impl LockNode {
     /// Lists those who wait for their turn to contend, the first to contend first: see
     /// [`patience`](crate::DistributedLock::patience).
     ///
-    /// Those that [hold](Contender::holds) a place of it contend for the lock already; the others wait for them. Empty if
-    /// nobody has patience.
+    /// Those that [hold](Contender::holds) a place of it may contend for the lock; so do those that once were the first,
+    /// until they hold it. Empty if nobody has patience.
     ///
     /// # Errors
     ///

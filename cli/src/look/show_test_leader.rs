@@ -13,7 +13,8 @@ use crate::words::{Ages, held, held_by, node, number, quoted, who};
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
     let looked_at = lock_at(global, &lock)?;
-    let (all, room) = (looked_at.contenders()?, looked_at.waiting_room()?);
+    let all = looked_at.contenders()?;
+    let room = those_who_wait(looked_at.waiting_room()?, &all);
     if global.json {
         let [contenders, waiting_room] =
             [&all, &room].map(|some| some.iter().map(as_json).collect::<Vec<_>>());
@@ -30,8 +31,7 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
         return Ok(Exit::Success);
     }
     let ages = Ages::of_all(&all);
-    let waiting = room.iter().filter(|one| !one.holds);
-    let rows: Vec<Vec<String>> = all.iter().chain(waiting).map(|one| row(one, ages)).collect();
+    let rows: Vec<Vec<String>> = all.iter().chain(&room).map(|one| row(one, ages)).collect();
     let headings = ["STATE", "KIND", "WHO", "HELD", "QUEUED", "SESSION", "NODE"];
     let _ = print(&heading(&lock.path, &all, &room))?
         && (rows.is_empty() || print_table(&headings, &rows, &[2])?);
@@ -49,8 +49,22 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
     Ok(Exit::Success)
 }
 
+/// The members of the room without those who contend for the lock already, and are in both.
+fn those_who_wait(mut room: Vec<Contender>, all: &[Contender]) -> Vec<Contender> {
+    let who = |one: &Contender| (one.session, one.label());
+    let mut contend: Vec<_> = all.iter().map(who).collect();
+    room.retain(|one| match contend.iter().position(|other| *other == who(one)) {
+        Some(place) => {
+            contend.swap_remove(place);
+            false
+        }
+        None => true,
+    });
+    room
+}
+
 fn heading(path: &str, all: &[Contender], room: &[Contender]) -> String {
-    let room = match room.iter().filter(|one| !one.holds).count() {
+    let room = match room.len() {
         0 => String::new(),
         count => format!(", {count} in the waiting room"),
     };
@@ -71,9 +85,9 @@ fn heading(path: &str, all: &[Contender], room: &[Contender]) -> String {
 fn row(one: &Contender, ages: Ages) -> Vec<String> {
     vec![
         match (one.holds, one.patience()) {
-            (true, _) => "holds".to_owned(),
+            (true, None) => "holds".to_owned(),
             (false, None) => format!("behind {}", one.position),
-            (false, Some(_)) => format!("in the room, behind {}", one.position),
+            (_, Some(patience)) => format!("in the room ({patience})"),
         },
         match (one.kind, one.weight) {
             (ContenderKind::Permits, 1) => "1 permit".to_owned(),

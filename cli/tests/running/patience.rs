@@ -56,7 +56,7 @@ fn a_more_urgent_command_comes_before_patient_ones_and_show_shows_the_room() {
         shown.starts_with("/locks/a  mutex: held by 1, waited for by 2, 1 in the waiting room\n"),
         "{shown}"
     );
-    assert!(shown.contains("in the room, behind "), "{shown}");
+    assert!(shown.contains("in the room (50)"), "{shown}");
     let listed = site.zklock().arg("ls").output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     let room = listed.lines().find(|line| line.starts_with("/locks/_zklock_room_a")).unwrap();
