@@ -265,13 +265,11 @@ impl Walk {
         // The root is no lock path.
         if let Some(first) = contenders.first().filter(|_| path != "/") {
             let taken = contenders[..holders].iter().map(Ticket::weight);
+            let is_room = contenders.iter().any(|one| one.patience().is_some());
             let lock = ListedLock {
                 path: path.to_owned(),
                 name: path::last(path).to_owned(),
-                kind: {
-                    let is_room = contenders.iter().any(|one| one.patience().is_some());
-                    kind(contenders.iter().map(Ticket::kind), is_room, first.permits(), taken)
-                },
+                kind: kind(contenders.iter().map(Ticket::kind), is_room, first.permits(), taken),
                 holders,
                 waiters: contenders.len() - holders,
                 first: None,

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 /// What a contender holds or waits for, as its node's name shows.
 ///
@@ -147,9 +148,6 @@ const MARKERS: [(&str, ContenderKind); 5] = [
 ];
 
 const PROTECTED: &str = "_c_";
-
-/// How long a guid is, with its dashes.
-const UUID_LENGTH: usize = 36;
 
 /// Stands between the guid and the marker of a maintenance hold.
 const MAINTENANCE: &str = "-maintenance";
@@ -314,7 +312,7 @@ fn guid_in(front: &str) -> Range<usize> {
 
 /// `<guid>-patience-<patience>`, in what stands before a marker. Other names have no more than a guid there.
 fn patience_in(guid: &str) -> Option<u32> {
-    let rest = guid.get(UUID_LENGTH..).filter(|rest| !rest.is_empty())?;
+    let rest = guid.get(Hyphenated::LENGTH..).filter(|rest| !rest.is_empty())?;
     let digits = rest.strip_prefix(PATIENCE)?;
     let patience: u32 = digits.parse().ok()?;
     (patience <= MOST_PATIENCE && patience.to_string() == digits).then_some(patience)

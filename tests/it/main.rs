@@ -11,7 +11,6 @@
     reason = "test code"
 )]
 
-mod patience; // locks whose contenders have patience
 mod support;
 
 mod acl; // scenario 70: lock nodes that belong to others
@@ -48,6 +47,7 @@ mod mutex; // scenarios 1–13b
 mod naming; // contenders named in the styles of other clients
 mod observe; // watching which contenders hold
 mod once; // jobs that run once
+mod patience; // locks whose contenders have patience
 mod proxy; // the faulty network itself
 mod queue; // scenarios 79 and 80: queues
 mod refresh; // looks that repeat another one in few requests

@@ -8,6 +8,7 @@ use super::connection::SimulatedEnsemble;
 use super::plan::{Plan, PlannedFault};
 use super::world::{Habits, World};
 use crate::Client;
+use crate::Hold;
 use crate::path;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, Schedule, Stuck, current};
@@ -177,6 +178,11 @@ impl Stage {
     /// Reports a violation, which ends the run.
     pub(super) fn accuse(&self, violation: String) {
         self.state.lock().violation.get_or_insert(violation);
+    }
+
+    /// Whether it is held. One whose session was ended from outside does not count, as it cannot know.
+    pub(super) fn is_held(&self, hold: &Hold) -> bool {
+        hold.seems_held() && self.world.look(|world| world.contains(hold.path()))
     }
 
     /// Counts a success or a failure.

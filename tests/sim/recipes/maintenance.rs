@@ -181,10 +181,7 @@ impl Play for Maintaining {
             all.retain(|(_, ends)| ends.is_none_or(|ends| now < ends));
             all.iter().map(|(path, _)| path.clone()).collect()
         });
-        // One whose session was ended from outside does not count, as it cannot know.
-        let is_held = |one: &&Rc<LockGuard>| {
-            one.seems_held() && stage.world.look(|world| world.contains(one.path()))
-        };
+        let is_held = |one: &&Rc<LockGuard>| stage.is_held(one);
         let held = GUARDS.with_borrow(|all| all.iter().filter(is_held).count());
         if holds.len() + held > 1 {
             stage.accuse(format!("{held} guards are held, and these holds: {holds:?}"));

@@ -135,7 +135,7 @@ impl Patient {
         };
         stage.count(got.is_some());
         let Some(got) = got else { return };
-        if !self.shares && is_held(stage, got.hold()) {
+        if !self.shares && stage.is_held(got.hold()) {
             let token = got.hold().token();
             if LATEST.replace(Some(token)).is_some_and(|latest| latest >= token) {
                 stage.accuse(format!("token {token} is not above {:?}", LATEST.get()));
@@ -148,7 +148,7 @@ impl Patient {
 
     /// One of them alone, or readers only.
     fn check_holders(&self, stage: &Stage) {
-        let is_held = |one: &&(Rc<dyn AsHold>, bool)| is_held(stage, one.0.hold());
+        let is_held = |one: &&(Rc<dyn AsHold>, bool)| stage.is_held(one.0.hold());
         let (held, readers) = HOLDS.with_borrow(|all| {
             let held: Vec<_> = all.iter().filter(is_held).map(|(_, reads)| *reads).collect();
             (held.len(), held.iter().filter(|reads| **reads).count())
@@ -196,11 +196,6 @@ impl Patient {
         }
         seen.places.insert(made, place.clone());
     }
-}
-
-/// One whose session was ended from outside does not count, as it cannot know.
-fn is_held(stage: &Stage, hold: &Hold) -> bool {
-    hold.seems_held() && stage.world.look(|world| world.contains(hold.path()))
 }
 
 fn hold<T: std::ops::Deref<Target = Hold> + 'static>(guard: T) -> Rc<dyn AsHold> {
