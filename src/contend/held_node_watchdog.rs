@@ -752,3 +752,21 @@ impl Drop for DueCallback {
 fn own_only(named: Option<i64>, stat: &Stat) -> Answer<()> {
     if named.is_none_or(|czxid| czxid == stat.czxid) { Ok(()) } else { Err(Fault::NoNode) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_told_when_all_callbacks_have_begun_and_had_their_time() {
+        let mut state = WatchdogState { due: 2, ..WatchdogState::default() };
+        assert!(!state.has_told(true), "none has begun, as when there is no thread for them");
+        state.running.push(rt::thread_id());
+        assert!(!state.has_told(true), "one has not begun");
+        state.running.push(rt::thread_id());
+        assert!(!state.has_told(false), "they are still telling");
+        assert!(state.has_told(true), "callbacks that hang keep nobody waiting");
+        state.due = 0;
+        assert!(state.has_told(false), "all have ended");
+    }
+}
