@@ -67,14 +67,15 @@ pub enum Event {
         gap: Duration,
     },
     /// A call waits for a lock because others are ahead. If it then waits for other threads of its
-    /// process, it reports that again.
+    /// process, or for those that contend when it has left the [waiting room](crate::LockNode::waiting_room) behind, it
+    /// reports that again.
     #[non_exhaustive]
     Waiting {
         /// The lock path.
         lock: String,
         /// How many contenders are ahead; 0 if only threads of this process are.
         ahead: usize,
-        /// The node of the first contender ahead; `None` if the call waits for another thread of
+        /// The node of the first contender ahead, or of the first in the waiting room; `None` if the call waits for another thread of
         /// this process, which may hand the lock over within microseconds.
         holder: Option<String>,
         /// The thread that waits, until an `Acquired` or a `NotAcquired` of this lock and thread. (Neither comes if

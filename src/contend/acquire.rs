@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::acquisition_steps::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
 use super::ask_and_break::is_request;
+use super::ask_worse::WorseAhead;
 use super::contender_facts::{with_facts_of, with_wait};
 use super::held_by_thread::held_by_this_thread;
 use super::held_node::DROP_LIMIT;
@@ -56,6 +57,8 @@ pub(crate) struct Contention<'a> {
     pub(crate) client: &'a Client,
     /// The lock node, as the client names it.
     pub(crate) node: &'a str,
+    /// The lock whose wait is reported: the same, except for a waiting room.
+    pub(crate) reported_as: &'a str,
     /// What is contended for, for messages: such as "lock" or "permit".
     pub(crate) noun: &'static str,
     pub(crate) data: Vec<u8>,
@@ -68,6 +71,8 @@ pub(crate) struct Contention<'a> {
     pub(crate) must_exist: bool,
     /// For how long each holder may hold it.
     pub(crate) hold_at_most: Option<Duration>,
+    /// Its patience, if it asks holders that have more to release the lock.
+    pub(crate) asks_worse_than: Option<u32>,
 }
 
 impl Contention<'_> {
@@ -123,6 +128,7 @@ struct Attempt<'a> {
     tells_of_others: bool,
     long_wait: LongWait,
     maintenance: MaintenanceAhead,
+    worse: WorseAhead,
 }
 
 /// A place in the ensemble's queue that one call leaves and another may take.
@@ -237,6 +243,7 @@ pub(crate) fn pursue(
         tells_of_others: false,
         long_wait: LongWait::default(),
         maintenance: MaintenanceAhead::default(),
+        worse: WorseAhead::default(),
     };
     let (mut acquisition, begin) = match paused {
         Some(paused) => {
@@ -249,7 +256,9 @@ pub(crate) fn pursue(
         }
         None => {
             let fresh = || Uuid::from_u128(rt::random());
-            (Acquisition::new(contention.form, patient, fresh), None)
+            let mut acquisition = Acquisition::new(contention.form, patient, fresh);
+            acquisition.note_holders(contention.asks_worse_than.is_some());
+            (acquisition, None)
         }
     };
     let driven = catch_unwind(AssertUnwindSafe(|| attempt.drive(&mut acquisition, begin)));
@@ -282,24 +291,27 @@ impl Attempt<'_> {
         let error = match driven {
             Ok(Some(hold)) => return Ok(Some(hold)),
             Err(Stop::Failed(error)) => Some(error),
-            Err(Stop::Cancelled) => Some(cancelled(self.contention.node)),
+            Err(Stop::Cancelled) => Some(cancelled(self.contention.reported_as)),
             // `drive` goes on with another session when one has ended.
             Ok(None) | Err(Stop::TimeOver | Stop::SessionEnded(_)) => None,
         };
         let kind = error.as_ref().map(Error::kind);
-        let withdrawn = self.withdraw(left, late, kind == Some(ErrorKind::SequenceExhausted));
+        let is_spent = kind == Some(ErrorKind::SequenceExhausted);
+        let withdrawn = self.withdraw(left, late, is_spent);
         match error {
             None => withdrawn.map(|()| None),
             // The first error is the one to report.
             Some(error) if error.path().is_some() => Err(error),
-            Some(error) => Err(error.on(self.contention.node)),
+            // Of a room, the numbers are its own.
+            Some(error) if is_spent => Err(error.on(self.contention.node)),
+            Some(error) => Err(error.on(self.contention.reported_as)),
         }
     }
 
     /// The result of a call that has left its place to another.
     fn left(&self, driven: Result<Option<Hold>, Stop>) -> Result<Option<Hold>> {
         match driven {
-            Err(Stop::Cancelled) => Err(cancelled(self.contention.node)),
+            Err(Stop::Cancelled) => Err(cancelled(self.contention.reported_as)),
             _ => Ok(None),
         }
     }
@@ -329,6 +341,9 @@ impl Attempt<'_> {
             if acquisition.is_blocked() && self.end_maintenance(&session, acquisition)? {
                 event = Some(Input::Woken);
                 continue;
+            }
+            if acquisition.is_blocked() && acquisition.is_patient() {
+                self.ask_worse(&session, acquisition)?;
             }
             if matches!(action, Action::Wait) {
                 self.report_waiting(acquisition);
@@ -444,6 +459,22 @@ impl Attempt<'_> {
             Ok(has_gone) => Ok(has_gone.unwrap_or(false) && !acquisition.is_patient()),
             // The next request finds that, too.
             Err(Stop::SessionEnded(_)) => Ok(false),
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// Asks those that hold the lock, if they have more patience and that is wanted.
+    fn ask_worse(&mut self, session: &Session, acquisition: &Acquisition) -> Result<(), Stop> {
+        let Some(patience) = self.contention.asks_worse_than else { return Ok(()) };
+        let bell = self.call.bell();
+        let mut worse = std::mem::take(&mut self.worse);
+        let holders = acquisition.holders_ahead();
+        let asked =
+            self.ask(session, |session, node| worse.look(session, node, holders, patience, &bell));
+        self.worse = worse;
+        match asked {
+            // The next request finds that, too; and after a lost connection it looks again.
+            Ok(_) | Err(Stop::SessionEnded(_)) => Ok(()),
             Err(stop) => Err(stop),
         }
     }
@@ -657,13 +688,13 @@ impl Attempt<'_> {
     /// Reports, once, that the call waits for others.
     fn report_waiting(&mut self, acquisition: &Acquisition) {
         if !std::mem::replace(&mut self.waits, true) {
-            let Contention { node, form, .. } = self.contention;
+            let Contention { node, reported_as, form, .. } = *self.contention;
             let is_retold = self.contention.tells_facts && self.others.kept_waiting.is_some();
-            self.long_wait = LongWait::begin(self.call, node, form.kind, is_retold);
+            self.long_wait = LongWait::begin(self.call, reported_as, form.kind, is_retold);
             self.call.core().report(|| {
-                let lock = self.contention.node.to_owned();
+                let lock = reported_as.to_owned();
                 let (ahead, first) = acquisition.ahead();
-                let holder = first.map(|first| path::join(&lock, &first));
+                let holder = first.map(|first| path::join(node, &first));
                 let thread = rt::program_thread();
                 Event::Waiting { lock, ahead, holder, thread }
             });
@@ -680,7 +711,10 @@ impl Attempt<'_> {
                 return Ok(Input::Woken);
             }
             match self.watched.to_do(phase.connection) {
-                _ if phase.review() != review || self.others.is_wanted() => {
+                _ if phase.review() != review
+                    || self.others.is_wanted()
+                    || self.worse.is_due(phase.connection) =>
+                {
                     return Ok(Input::Woken);
                 }
                 ToDo::Wait => {}
@@ -692,7 +726,9 @@ impl Attempt<'_> {
                 // What has happened meanwhile has rung the bell already.
                 continue;
             }
-            if self.call.alarm_rings() && self.long_wait.go_on(self.call, self.contention.node) {
+            if self.call.alarm_rings()
+                && self.long_wait.go_on(self.call, self.contention.reported_as)
+            {
                 self.tell_wait(acquisition);
             }
             self.call.set_alarm_by(self.maintenance.due());

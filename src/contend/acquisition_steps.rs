@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::maintenance_ahead::HoldAhead;
 use super::rule::{Rule, Verdict, Watch, in_grant_order};
-use super::ticket::{Form, Ticket};
+use super::ticket::{ContenderKind, Form, Ticket};
 use crate::error::{Error, ErrorKind};
 use crate::session::connection::{Names, Stat};
 
@@ -148,6 +148,7 @@ pub(crate) struct Acquisition {
     crowded: bool,
     /// Whether the list that was judged last showed others ahead; false once something else happened.
     blocked: bool,
+    notes_holders: bool,
     /// The connection whose server has caught up since the last doubt arose.
     synced: Option<u64>,
     asked: Awaited,
@@ -196,12 +197,20 @@ struct Seen {
     first: Option<String>,
     are_behind: bool,
     maintenance: Vec<HoldAhead>,
+    /// Those of them that hold, if they are noted.
+    holders: Vec<String>,
 }
 
 impl Seen {
-    fn by(own: &str, children: &Names) -> Option<Seen> {
+    fn by(own: &str, children: &Names, notes_holders: bool) -> Option<Seen> {
         let mine = Ticket::parse(own)?;
-        let mut seen = Seen { ahead: 0, first: None, are_behind: false, maintenance: Vec::new() };
+        let mut seen = Seen {
+            ahead: 0,
+            first: None,
+            are_behind: false,
+            maintenance: Vec::new(),
+            holders: Vec::new(),
+        };
         let (mut first, mut has_maintenance) = (None::<Ticket<'_>>, false);
         for one in children.iter().filter_map(Ticket::parse) {
             if one < mine {
@@ -217,6 +226,15 @@ impl Seen {
             let mut ahead = in_grant_order(children.iter());
             ahead.retain(|one| *one < mine);
             seen.maintenance = HoldAhead::among(&ahead);
+        }
+        if notes_holders {
+            let mut ahead = in_grant_order(children.iter()).into_iter().filter(|one| *one < mine);
+            // The first, whatever it is, or all readers up to another contender.
+            let first = ahead.next().into_iter();
+            let reads = first.clone().all(|one| one.kind() == ContenderKind::Read);
+            let readers = ahead.take_while(|one| one.kind() == ContenderKind::Read);
+            let holders = first.chain(readers.filter(|_| reads));
+            seen.holders = holders.map(|one| one.name().to_owned()).collect();
         }
         Some(seen)
     }
@@ -241,6 +259,7 @@ impl Acquisition {
             hidden: false,
             crowded: false,
             blocked: false,
+            notes_holders: false,
             synced: None,
             asked: Awaited::Nothing,
         }
@@ -303,6 +322,17 @@ impl Acquisition {
     pub(crate) fn ahead(&self) -> (usize, Option<String>) {
         let seen = self.seen.as_ref().filter(|_| self.own.is_some());
         seen.map_or((0, None), |seen| (seen.ahead, seen.first.clone()))
+    }
+
+    /// From here on it notes who holds.
+    pub(super) fn note_holders(&mut self, notes: bool) {
+        self.notes_holders = notes;
+    }
+
+    /// Who held, when a list was judged last, if that was noted.
+    pub(super) fn holders_ahead(&self) -> &[String] {
+        let seen = self.seen.as_ref().filter(|_| self.own.is_some());
+        seen.map_or(&[], |seen| &seen.holders)
     }
 
     /// Whether it waits for others.
@@ -414,7 +444,7 @@ impl Acquisition {
         if let Some(name) = doubtful {
             return Action::Delete { name };
         }
-        self.seen = Seen::by(&own.name, &listing.children);
+        self.seen = Seen::by(&own.name, &listing.children, self.notes_holders);
         let judged = listing.judged(&own.name);
         let verdict = self.rule().decide(&own.name, judged.iter());
         self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));

@@ -13,11 +13,12 @@ use crate::session::connection::{Answer, Fault};
 use crate::session::request_errors::Purpose;
 use crate::session::session::Session;
 
-const OF_CURATOR: &[u8] = b"__REVOKE__";
+/// What is written to ask.
+pub(super) const REQUEST: &[u8] = b"__REVOKE__";
 const OF_THE_RECIPES: &[u8] = b"unlock";
 
 pub(crate) fn is_request(data: &[u8]) -> bool {
-    data == OF_CURATOR || data == OF_THE_RECIPES
+    data == REQUEST || data == OF_THE_RECIPES
 }
 
 /// Asks all holders to release the lock, and returns how many there were.
@@ -67,7 +68,7 @@ fn write(session: &Session, path: &str) -> Answer<Option<bool>> {
         Ok(_) | Err(Fault::NoAuth) => {}
         Err(fault) => return Err(fault),
     }
-    match session.write(path, OF_CURATOR) {
+    match session.write(path, REQUEST) {
         Ok(()) => Ok(Some(true)),
         Err(Fault::NoNode) => Ok(Some(false)),
         Err(fault) => Err(fault),

@@ -62,6 +62,11 @@ pub(super) fn with_held_for(data: &[u8], held_for: Duration) -> Option<Vec<u8>> 
     with(data, HELD_FOR, &held_for.as_millis().to_string())
 }
 
+/// How much patience is told by a contender's data.
+pub(super) fn patience_of(data: &[u8]) -> Option<u32> {
+    fact(data, PATIENCE)?.parse().ok()
+}
+
 /// The same data with this fact; `None` if they tell no facts.
 pub(crate) fn with_patience(data: &[u8], patience: u32) -> Option<Vec<u8>> {
     with(data, PATIENCE, &patience.to_string())

@@ -121,6 +121,11 @@ impl HeldNode {
         state.limit = state.limit.map(|limit| limit.of_next_turn(false));
     }
 
+    /// From here on its loss is nobody's: it is not reported.
+    pub(crate) fn report_no_loss(&self) {
+        self.watchdog.state.lock().idle = true;
+    }
+
     /// From here on, reports other contenders to the threads that share the node.
     pub(crate) fn watch_for_others(&self) {
         if self.watchdog.state.lock().arrivals.is_none() {

@@ -5,7 +5,7 @@
 //!   the grant), [`wait_graph`] (what waits for ever).
 //! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`proof_that_others_are_ahead`]; [`downgrade`] from
 //!   one kind to another without a gap; [`long_wait`]: what is done about one.
-//! - Lets more urgent contenders come first: [`waiting_room`].
+//! - Lets more urgent contenders come first: [`waiting_room`]; [`ask_worse`]: they ask holders that are less so.
 //! - Holds without a session: [`maintenance`] (what their nodes say), [`hold_for_maintenance`], and how waiters end them
 //!   ([`maintenance_ahead`]).
 //! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
@@ -23,6 +23,7 @@ pub(crate) mod acquire_among_threads;
 pub(crate) mod acquisition_steps;
 pub(crate) mod ask_and_break;
 mod ask_each;
+mod ask_worse;
 pub(crate) mod contender_facts;
 pub(crate) mod downgrade;
 pub(crate) mod fenced_commit;

@@ -23,6 +23,11 @@ use crate::session::retrying_call::Call;
 /// Begins the name of the room, which is beside the lock: as its child it would be taken for a contender.
 const ROOM: &str = "_zklock_room_";
 
+/// Whether the path is that of a room, so that no lock can be there.
+pub(crate) fn is_room(path: &str) -> bool {
+    path::last(path).starts_with(ROOM)
+}
+
 /// The room of the lock at this path.
 pub(crate) fn room_of(lock: &str) -> String {
     path::join(path::parent(lock), &format!("{ROOM}{}", path::last(lock)))
@@ -38,14 +43,18 @@ pub(crate) fn acquire_in_turn(
     begin: Instant,
 ) -> Result<Option<Hold>> {
     let core = lock.client.core();
-    let mut entering = Call::new(core, limits.wait).with_retry();
+    let mut call = Call::new(core, limits.wait).with_retry();
     loop {
-        let Some(place) = pursue(room, &mut entering, limits.patient, others, None, Some)? else {
-            return others.or_unanswered(None, begin, core, room.node);
+        let Some(mut place) = pursue(room, &mut call, limits.patient, others, None, Some)? else {
+            return others.or_unanswered(None, begin, core, lock.node);
         };
+        // What is acquired, and may be lost, is the lock. But who waits in the room waits for what this one waits for.
+        place.held_node().report_no_loss();
+        place.note_taken();
         let session = Arc::clone(&place.held_node().session);
-        let mut call = Call::new(core, limits.wait).with_retry().staying_in(&session);
+        call.stay_in(&session);
         let got = pursue(lock, &mut call, limits.patient, others, None, Some);
+        call.stay_no_more();
         let is_over = session.status().now().ended.is_some();
         place.let_go(Deadline::after(DROP_LIMIT).earlier(limits.wait.late()));
         match got? {
@@ -63,5 +72,6 @@ mod tests {
     fn a_room_is_beside_its_lock() {
         assert_eq!(room_of("/locks/a"), "/locks/_zklock_room_a");
         assert_eq!(room_of("/a"), "/_zklock_room_a");
+        assert!(is_room(&room_of("/a")) && !is_room("/_zklock_room_a/b"));
     }
 }

@@ -19,7 +19,7 @@ use crate::contend::maintenance::MaintenanceEnd;
 use crate::contend::observe_holders::observe;
 use crate::contend::proof_that_others_are_ahead::OthersSeen;
 use crate::contend::ticket::{ContenderKind, Form, MOST_PATIENCE, NodeNaming};
-use crate::contend::waiting_room::{acquire_in_turn, room_of};
+use crate::contend::waiting_room::{acquire_in_turn, is_room, room_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipes::recipe_znode::NodeConfig;
 use crate::rt;
@@ -68,6 +68,8 @@ pub struct LockNode {
     pub(crate) hold_at_most: Option<Duration>,
     /// How many later ones may come before it, if there is an order of patience.
     pub(crate) patience: Option<u32>,
+    /// Whether it asks holders with more patience to release the lock.
+    pub(crate) asks_worse: bool,
 }
 
 impl LockNode {
@@ -87,6 +89,7 @@ impl LockNode {
             tells_facts: true,
             hold_at_most: None,
             patience: None,
+            asks_worse: false,
         }
     }
 
@@ -105,11 +108,13 @@ impl LockNode {
 
     /// The data of this lock's contenders.
     pub(crate) fn data(&self) -> Vec<u8> {
-        match (&self.data, self.naming) {
+        let data = match (&self.data, self.naming) {
             (Some(data), _) => data.clone(),
             (None, NodeNaming::Curator) if self.tells_facts => with_facts(&whose()),
             (None, _) => default_data(),
-        }
+        };
+        let told = self.patience.and_then(|patience| with_patience(&data, patience));
+        told.unwrap_or(data)
     }
 
     // ----- contending
@@ -132,6 +137,7 @@ impl LockNode {
     /// Checks everything that needs no server.
     pub(crate) fn check(&self, form: Form) -> Result<()> {
         let node = self.node()?;
+        check_is_no_room(node)?;
         form.check().map_err(|why| Error::new(ErrorKind::InvalidArgument, why).on(node))?;
         if self.data.as_deref().is_some_and(ask_and_break::is_request) {
             let message = "this data asks a holder to release the lock; choose other data";
@@ -143,6 +149,10 @@ impl LockNode {
         }
         if let Some(patience) = self.patience.filter(|patience| *patience > MOST_PATIENCE) {
             let message = format!("patience({patience}) is too great: at most {MOST_PATIENCE}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
+        }
+        if self.asks_worse && self.patience.is_none() {
+            let message = "ask_worse() needs patience(): without it, no holder is worse";
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
         Ok(())
@@ -171,7 +181,13 @@ impl LockNode {
                 let node = room_of(lock.node);
                 let form = Form::of_patience(form.kind, patience);
                 let noun = "place in the waiting room";
-                let room = Contention { noun, hold_at_most: None, ..self.contention(&node, form) };
+                let room = Contention {
+                    noun,
+                    reported_as: lock.node,
+                    hold_at_most: None,
+                    asks_worse_than: None,
+                    ..self.contention(&node, form)
+                };
                 acquire_in_turn(&room, &lock, limits, others, begin)
             }
         };
@@ -180,13 +196,23 @@ impl LockNode {
 
     pub(crate) fn contention<'a>(&'a self, node: &'a str, form: Form) -> Contention<'a> {
         let NodeConfig { client, acl, .. } = &self.node;
-        let (mut data, noun) = (self.data(), self.noun);
-        if let Some(told) = self.patience.and_then(|patience| with_patience(&data, patience)) {
-            data = told;
-        }
+        let (data, noun) = (self.data(), self.noun);
         let tells_facts = self.tells_facts && facts(&data).is_some();
         let (must_exist, hold_at_most) = (false, self.hold_at_most);
-        Contention { client, node, noun, data, acl, form, tells_facts, must_exist, hold_at_most }
+        let asks_worse_than = self.patience.filter(|_| self.asks_worse);
+        Contention {
+            client,
+            node,
+            reported_as: node,
+            noun,
+            data,
+            acl,
+            form,
+            tells_facts,
+            must_exist,
+            hold_at_most,
+            asks_worse_than,
+        }
     }
 }
 
@@ -383,12 +409,22 @@ impl LockNode {
 
     fn maintenance_contention(&self) -> Result<Contention<'_>> {
         self.client().core().check_process()?;
+        check_is_no_room(self.node()?)?;
         let kind = match self.kind {
             ContenderKind::Read | ContenderKind::Write => ContenderKind::Write,
             ContenderKind::Mutex | ContenderKind::Permits => ContenderKind::Mutex,
         };
         Ok(self.contention(self.node()?, self.form(kind)))
     }
+}
+
+fn check_is_no_room(node: &str) -> Result<()> {
+    if !is_room(node) {
+        return Ok(());
+    }
+    let message =
+        "names that begin with _zklock_room_ are those of waiting rooms: choose another name";
+    Err(Error::new(ErrorKind::InvalidArgument, message).on(node))
 }
 
 /// Host, process, program and thread, so that people who look at the node see whose it is.
@@ -450,9 +486,11 @@ macro_rules! patience_setting {
             /// there. So:
             ///
             /// - **At most `patience` later ones come before it**, among those who have patience; with equal patience,
-            ///   first come, first served.
-            /// - **The most urgent one is next, but for the holder and those who contend already**: at most one of each
-            ///   greater patience. Readers wait for no readers.
+            ///   first come, first served. Of two with the same place the earlier one comes first, so nobody passes a
+            ///   patience of 1, and 19 pass one of 20.
+            /// - **The most urgent one is next, but for the holder, those who contend already, and those who have been
+            ///   passed so often.** Of mutexes and writers, at most one of each greater patience contends already; of
+            ///   readers any number, as they wait for no readers.
             /// - There is one holder at a time whatever stands in the room. Contenders without patience, and those of
             ///   other libraries, contend at once: they wait for nobody in the room, and nobody overtakes them.
             ///
@@ -464,6 +502,27 @@ macro_rules! patience_setting {
             #[must_use = "the value is changed, and returned"]
             pub fn patience(mut self, patience: u32) -> $lock {
                 self.lock_node.patience = Some(patience);
+                $(self.$kept = Default::default();)?
+                self
+            }
+
+            /// Has a waiter ask each holder that has more [patience](Self::patience) to
+            /// [release](crate::Hold::on_release_requested) the lock. Default: false.
+            ///
+            /// Nobody else is asked: no waiter, and no holder with less or equal patience. A contender tells its patience
+            /// by its node's data, so holders without patience are not asked, and neither are those that have
+            /// [`data`](Self::data) of their own, and those that this client may not read or write (WRITE on a contender;
+            /// a warning is logged).
+            ///
+            /// Only calls that wait ask, and only from the moment when they contend for the lock. Takes three requests
+            /// for each holder, and one when others hold.
+            ///
+            /// # Errors
+            ///
+            /// Calls fail with [`InvalidArgument`](crate::ErrorKind::InvalidArgument) without patience.
+            #[must_use = "the value is changed, and returned"]
+            pub fn ask_worse(mut self, ask: bool) -> $lock {
+                self.lock_node.asks_worse = ask;
                 $(self.$kept = Default::default();)?
                 self
             }

@@ -217,6 +217,10 @@ impl MultiLock {
                     last.form = last.merge(&member)?;
                     let limits = [&*last, &member].map(|one| one.lock_node.hold_at_most);
                     last.lock_node.hold_at_most = limits.into_iter().flatten().min();
+                    // The more urgent of both.
+                    let patience = [&*last, &member].map(|one| one.lock_node.patience);
+                    last.lock_node.patience = patience.into_iter().flatten().min();
+                    last.lock_node.asks_worse |= member.lock_node.asks_worse;
                     last.lock_node.check(last.form)?;
                 }
                 None => members.push((key, member)),

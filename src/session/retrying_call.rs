@@ -92,9 +92,19 @@ impl Call {
 
     /// The same, but it asks this session only.
     pub(crate) fn staying_in(mut self, session: &Arc<Session>) -> Call {
+        self.stay_in(session);
+        self
+    }
+
+    /// From here on it asks this session only.
+    pub(crate) fn stay_in(&mut self, session: &Arc<Session>) {
         self.use_session(Arc::clone(session));
         self.stays = true;
-        self
+    }
+
+    /// From here on it asks any session of the client.
+    pub(crate) fn stay_no_more(&mut self) {
+        self.stays = false;
     }
 
     /// The same, but it also waits as long as a request may take.

@@ -110,6 +110,40 @@ fn in_a_circle(size: usize, expected: &str) {
 }
 
 #[test]
+fn a_circle_through_a_waiting_room_is_a_deadlock() {
+    skip_without_server!();
+    let site = Site::own("deadlocks-room");
+    let (zk, all_hold) = (site.client(), Arc::new(Barrier::new(2)));
+    let clients: Vec<Client> = (0..3).map(|_| site.quiet_client()).collect();
+    let patient = |place: usize| strict(&clients[place], &site.base, "a").patience(5);
+    let plain = |place: usize| strict(&clients[place], &site.base, "b");
+    let (go, may_go) = mpsc::channel();
+    let (holds, bystander, waits) = (patient(0), patient(1), patient(2));
+    let (then, first) = (plain(0), plain(2));
+    let mut threads = vec![
+        takes_two(&all_hold, move || holds.lock(), move || then.lock()),
+        takes_two(
+            &all_hold,
+            move || first.lock(),
+            move || {
+                may_go.recv().unwrap();
+                waits.lock()
+            },
+        ),
+    ];
+    site.wait_for_children("b", 2);
+    // It contends, so the last one waits in the room, behind one that holds nothing else.
+    threads.push(waiting(move || bystander.lock().err().map(|error| error.kind())));
+    site.wait_for_children("a", 2);
+    go.send(()).unwrap();
+    let found = certain(&site, &zk);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].is_certain && circle(&found[0]) == "_zklock_room_a a b", "{}", found[0]);
+    zk.close();
+    end(site, clients, threads);
+}
+
+#[test]
 fn looks_that_refresh_others_find_what_first_looks_do() {
     skip_without_server!();
     const MOST: u32 = 200;

@@ -1,17 +1,19 @@
 //! Locks whose contenders have patience: more urgent ones come first.
 
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use zklock::maintenance::MaintenanceEnd;
 use zklock::{
-    Cancel, Client, DistributedLock, DistributedRwLock, ErrorKind, LockGuard, MultiLock,
-    ReentrantLock, Wait,
+    Cancel, Client, DistributedLock, DistributedRwLock, ErrorKind, Event, LockGuard, MultiLock,
+    ReentrantLock, Retry, Wait,
 };
 
-use crate::support::proxy::opcode;
+use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
-use crate::support::{QUIET, eventually, kind, skip_without_server, strict, waiting};
+use crate::support::{QUIET, connecting, eventually, kind, skip_without_server, strict, waiting};
 
 const SOON: Duration = Duration::from_secs(60);
 const BRIEFLY: Duration = Duration::from_millis(300);
@@ -175,6 +177,201 @@ fn readers_share_and_an_urgent_writer_comes_before_patient_readers() {
 }
 
 #[test]
+fn who_asks_worse_ones_asks_each_that_holds_and_no_waiter() {
+    skip_without_server!();
+    let site = Site::own("patience-asks");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.quiet_client();
+    let (patient, urgent) = (lock(&other, &site, 5), lock(&zk, &site, 0).ask_worse(true));
+    let guard = patient.lock().unwrap();
+    site.wait_for_children(ROOM, 0);
+    let (tell, told) = channel();
+    guard.on_release_requested(move || tell.send(()).unwrap());
+    let mut queue = Queue::new(&site);
+    queue.ask(&patient, 1, 2);
+    queue.ask(&urgent, 2, 3);
+    told.recv_timeout(QUIET).unwrap();
+    // It has asked when it watches those that are ahead.
+    assert!(proxy.wait_for_requests(opcode::GET_CHILDREN2, 2, SOON));
+    assert_eq!(proxy.count(opcode::SET_DATA), 1);
+    let waits = &patient.contenders().unwrap()[1];
+    assert!(!waits.holds && waits.data != b"__REVOKE__");
+    guard.unlock().unwrap();
+    let (number, next) = queue.granted.recv_timeout(QUIET).unwrap();
+    assert_eq!(number, 0);
+    eventually(SOON, "the request to the next holder", || next.release_requested());
+    assert_eq!(proxy.count(opcode::SET_DATA), 2);
+    next.unlock().unwrap();
+    let (number, last) = queue.granted.recv_timeout(QUIET).unwrap();
+    assert!(number == 1 && !last.release_requested());
+    drop((last, patient, urgent, queue));
+    site.finish([zk, other]);
+    drop(proxy);
+}
+
+#[test]
+fn who_asks_worse_ones_does_not_ask_those_that_are_not_or_do_not_tell() {
+    skip_without_server!();
+    let site = Site::own("patience-not-asked");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.quiet_client();
+    let urgent = lock(&zk, &site, 3).ask_worse(true);
+    for holder in [
+        lock(&other, &site, 3),
+        lock(&other, &site, 9).data("own"),
+        strict(&other, &site.base, "a"),
+    ] {
+        proxy.reset_counts();
+        let guard = holder.lock().unwrap();
+        site.wait_for_children(ROOM, 0);
+        let mut queue = Queue::new(&site);
+        queue.ask(&urgent, 1, 2);
+        assert!(proxy.wait_for_requests(opcode::GET_CHILDREN2, 1, SOON));
+        assert_eq!(proxy.count(opcode::SET_DATA), 0);
+        guard.unlock().unwrap();
+        assert_eq!(queue.order(), [0]);
+        site.wait_for_children("a", 0);
+    }
+    drop(urgent);
+    site.finish([zk, other]);
+    drop(proxy);
+}
+
+#[test]
+fn a_writer_asks_each_reader_that_is_worse() {
+    skip_without_server!();
+    let site = Site::shared("patience-asks-readers");
+    let zk = site.quiet_client();
+    let new = |patience| DistributedRwLock::new(&zk, &site.base, "a").patience(patience);
+    let readers = [new(0), new(7), new(9)].map(|lock| lock.read().unwrap());
+    site.wait_for_children(ROOM, 0);
+    let urgent = new(3).ask_worse(true);
+    let writes = thread::spawn(move || drop(urgent.write().unwrap()));
+    for asked in &readers[1..] {
+        eventually(SOON, "the request", || asked.release_requested());
+    }
+    assert!(!readers[0].release_requested());
+    drop(readers);
+    writes.join().unwrap();
+    site.finish([zk]);
+}
+
+#[test]
+fn a_writer_that_became_a_reader_is_asked_as_any_other() {
+    skip_without_server!();
+    let site = Site::shared("patience-downgraded");
+    let zk = site.quiet_client();
+    let new = |patience| DistributedRwLock::new(&zk, &site.base, "a").patience(patience);
+    let reader = new(9).write().unwrap().downgrade().unwrap();
+    let urgent = new(0).ask_worse(true);
+    let writes = thread::spawn(move || drop(urgent.write().unwrap()));
+    eventually(SOON, "the request", || reader.release_requested());
+    drop(reader);
+    writes.join().unwrap();
+    site.finish([zk]);
+}
+
+#[test]
+fn readers_that_leave_one_by_one_cost_who_asked_them_nothing() {
+    skip_without_server!();
+    const READERS: usize = 10;
+    let site = Site::own("patience-many-readers");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.quiet_client();
+    let reads = DistributedRwLock::new(&other, &site.base, "a").patience(9);
+    let mut readers: Vec<_> = (0..READERS).map(|_| reads.read().unwrap()).collect();
+    site.wait_for_children(ROOM, 0);
+    let urgent = DistributedRwLock::new(&zk, &site.base, "a").patience(0).ask_worse(true);
+    let writes = thread::spawn(move || drop(urgent.write().unwrap()));
+    for reader in &readers {
+        eventually(SOON, "the request", || reader.release_requested());
+    }
+    // It has asked all when it watches its predecessor.
+    assert!(proxy.wait_for_requests(opcode::GET_CHILDREN2, 1, SOON));
+    proxy.reset_counts();
+    while readers.len() > 1 {
+        drop(readers.remove(0));
+        site.wait_for_children("a", 1 + readers.len());
+    }
+    let codes = [opcode::GET_CHILDREN, opcode::GET_CHILDREN2, opcode::GET_DATA, opcode::EXISTS];
+    assert_eq!(codes.map(|code| proxy.count(code)), [0; 4]);
+    drop((readers, reads));
+    writes.join().unwrap();
+    site.finish([zk, other]);
+    drop(proxy);
+}
+
+#[test]
+fn what_a_call_may_lose_counts_for_the_room_and_the_lock_together() {
+    skip_without_server!();
+    let site = Site::own("patience-losses");
+    let proxy = Proxy::start(site.server().addr());
+    let builder =
+        connecting(&proxy.hosts()).session_timeout(SOON).retry(Retry::default().losses(1));
+    let zk = builder.connect().unwrap();
+    let patient = lock(&zk, &site, 5);
+    drop(patient.lock().unwrap());
+    site.wait_for_children("a", 0);
+    proxy.drop_request_on(opcode::CREATE, &format!("/{ROOM}/"), 1);
+    proxy.drop_request_on(opcode::CREATE, "/a/", 1);
+    let error = patient.try_lock_for(SOON).expect_err("two lost requests");
+    assert_eq!((error.kind(), error.path()), (ErrorKind::Connect, Some(patient.path())));
+    drop((patient, zk));
+    drop(proxy);
+}
+
+/// What is told of the lock and its room: the lock's path, and what happened.
+fn told(event: &Event) -> Option<(String, &'static str)> {
+    match event {
+        Event::Waiting { lock, .. } => Some((lock.clone(), "waiting")),
+        Event::Acquired { lock, .. } => Some((lock.clone(), "acquired")),
+        Event::NotAcquired { lock, .. } => Some((lock.clone(), "not acquired")),
+        Event::Released { lock, .. } => Some((lock.clone(), "released")),
+        Event::HoldLost { lock, .. } => Some((lock.clone(), "lost")),
+        _ => None,
+    }
+}
+
+#[test]
+fn waits_in_the_room_are_reported_as_waits_for_the_lock() {
+    skip_without_server!();
+    let site = Site::own("patience-events");
+    let (tell, events) = channel();
+    let tell = Mutex::new(tell);
+    let proxy = Proxy::start(site.server().addr());
+    let zk = connecting(&proxy.hosts())
+        .session_timeout(SOON)
+        .on_event(move |event| drop(told(event).map(|told| tell.lock().unwrap().send(told))))
+        .connect()
+        .unwrap();
+    let other = site.quiet_client();
+    let (theirs, mine) = (lock(&other, &site, 5), lock(&zk, &site, 5));
+    let guard = theirs.lock().unwrap();
+    site.wait_for_children(ROOM, 0);
+    let mut queue = Queue::new(&site);
+    queue.ask(&mine, 1, 2);
+    queue.ask(&theirs, 2, 2);
+    // The loss of a place in the room, from which it contends, is no lost lock; and then it waits in the room.
+    site.expire(&proxy);
+    eventually(SOON, "the other one's turn", || {
+        site.children(ROOM).len() == 2 && site.children("a").len() == 2
+    });
+    guard.unlock().unwrap();
+    assert_eq!(queue.order(), [1, 0]);
+    let mut seen: Vec<_> = std::iter::from_fn(|| {
+        let (path, what) = events.recv_timeout(SOON).unwrap();
+        assert_eq!(path, mine.path(), "{what}");
+        (what != "released").then_some(what)
+    })
+    .collect();
+    seen.dedup();
+    assert_eq!(seen, ["waiting", "acquired"]);
+    drop((theirs, mine, queue));
+    site.finish([zk, other]);
+    drop(proxy);
+}
+
+#[test]
 fn calls_that_give_up_leave_nothing() {
     skip_without_server!();
     let site = Site::shared("patience-in-vain");
@@ -191,10 +388,11 @@ fn calls_that_give_up_leave_nothing() {
     assert!(patient.try_lock_for(BRIEFLY).unwrap().is_none());
     let cancel = Cancel::new();
     let (asks, wait) = (patient.clone(), Wait::from(&cancel));
-    let asked = thread::spawn(move || kind(asks.lock_within(wait)));
+    let asked = thread::spawn(move || asks.lock_within(wait).expect_err("it was cancelled"));
     site.wait_for_children(ROOM, 2);
     cancel.cancel();
-    assert_eq!(asked.join().unwrap(), ErrorKind::Cancelled);
+    let error = asked.join().unwrap();
+    assert_eq!((error.kind(), error.path()), (ErrorKind::Cancelled, Some(patient.path())));
     site.wait_for_children(ROOM, 1);
     guard.unlock().unwrap();
     assert_eq!(queue.order(), [0]);
@@ -210,6 +408,20 @@ fn what_cannot_be_is_refused() {
     assert_eq!(kind(lock(&zk, &site, 1_000_001).lock()), ErrorKind::InvalidArgument);
     let kept = lock(&zk, &site, 1).keep_for(BRIEFLY);
     assert_eq!(kind(kept.try_lock()), ErrorKind::InvalidArgument);
+    let asks = DistributedLock::new(&zk, &site.base, "a").ask_worse(true);
+    assert_eq!(kind(asks.try_lock()), ErrorKind::InvalidArgument);
+    drop(asks);
+    let asks = lock(&zk, &site, 1);
+    drop(asks.try_lock().unwrap().expect("a free lock"));
+    site.wait_for_children(ROOM, 0);
+    let plain = DistributedLock::new(&zk, &site.base, "a");
+    drop(plain.try_lock().unwrap().expect("a free lock"));
+    assert_eq!(kind(plain.ask_worse(true).try_lock()), ErrorKind::InvalidArgument);
+    let room = DistributedLock::new(&zk, &site.base, ROOM);
+    assert_eq!(kind(room.try_lock()), ErrorKind::InvalidArgument);
+    let hold = room.queue_for_maintenance("repairs", MaintenanceEnd::Never);
+    assert_eq!(kind(hold), ErrorKind::InvalidArgument);
+    drop((asks, room));
     drop(lock(&zk, &site, 1_000_000).try_lock().unwrap().expect("a free lock"));
     site.wait_for_children("a", 0);
     drop(kept);
@@ -277,6 +489,9 @@ fn locks_made_of_it_have_its_patience() {
     let mut queue = Queue::new(&site);
     queue.ask(&patient, 1, 2);
     let both = thread::spawn(move || drop(several.lock().unwrap()));
+    // Of two with the same path, the one with less patience counts.
+    let twice = MultiLock::new().with(&strict(&zk, &site.base, "a")).with(&patient);
+    assert!(twice.with(&lock(&zk, &site, 3)).try_lock().unwrap().is_none());
     site.wait_for_children(ROOM, 2);
     guard.unlock().unwrap();
     assert_eq!(queue.order(), [0]);

@@ -63,6 +63,27 @@ fn s44_the_last_good_number_is_granted_and_the_next_is_not() {
 }
 
 #[test]
+fn s44_in_a_waiting_room_numbers_at_the_end_are_refused_and_begin_anew_when_it_is_empty() {
+    skip_without_server!();
+    let base = "/zklock-test/at-the-end";
+    let room = format!("{base}/_zklock_room_a");
+    let mut site = Site::with("s44-room", &Server::builder().sequence(&room, LAST_GOOD));
+    base.clone_into(&mut site.base);
+    let zk = site.client();
+    let lock = strict(&zk, &site.base, "a").patience(1_000_000);
+    let guard = lock.lock().unwrap();
+    site.wait_for_children("_zklock_room_a", 0);
+    let error = lock.try_lock().expect_err("a place at the end of the numbers");
+    assert_eq!(error.kind(), ErrorKind::SequenceExhausted, "{error}");
+    assert_eq!(error.path(), Some(&*room));
+    // The room was empty, so it was deleted, and numbers begin anew.
+    assert!(lock.try_lock().unwrap().is_none());
+    guard.ensure_held().unwrap();
+    drop((guard, lock));
+    site.finish([zk]);
+}
+
+#[test]
 fn s44_a_spent_number_is_never_granted_however_asked_for() {
     skip_without_server!();
     // The last numbers of the range, and the first of those that the server repeats.

@@ -230,12 +230,14 @@ impl DoubleBarrier {
         Ok(Contention {
             client: &self.target.client,
             node,
+            reported_as: node,
             noun: "place in the double barrier",
             data,
             acl: &self.target.acl,
             form: Form::of_permits(NodeNaming::Curator, 1, participants),
             tells_facts: false,
             must_exist: false,
+            asks_worse_than: None,
             hold_at_most: None,
         })
     }

@@ -619,12 +619,14 @@ impl Items {
         let contention = Contention {
             client: &self.target.client,
             node: &node,
+            reported_as: &node,
             noun: "item's lease",
             data: default_data(),
             acl: &self.target.acl,
             form: Form::new(NodeNaming::Curator, ContenderKind::Mutex),
             tells_facts: false,
             must_exist: true,
+            asks_worse_than: None,
             hold_at_most: None,
         };
         let mut lease = Call::new(call.core(), call.limit()).with_retry();

@@ -158,8 +158,13 @@ impl Server {
 
     /// Removes all data of a killed server.
     pub(crate) fn wipe(&self) {
-        let data = self.log.with_file_name("data").join("version-2");
+        let data = self.data();
         fs::remove_dir_all(&data).and_then(|()| fs::create_dir(&data)).expect("a folder of data");
+    }
+
+    /// The folder of its snapshots and logs.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.log.with_file_name("data").join("version-2")
     }
 
     /// Starts a killed server without waiting for it.

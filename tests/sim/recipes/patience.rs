@@ -95,10 +95,12 @@ impl Place {
 
     fn is_kept_waiting_by(&self, later: &Place, seen: &Grants) -> bool {
         let is_beside = self.reads && later.reads || self.is_of_same_process(later);
-        self.number < later.number && !is_beside && self.stays(seen)
+        // Numbers begin anew when the room was empty.
+        self.made < later.made && !is_beside && self.stays(seen)
     }
 
-    fn read(made: i64, name: &str, of: Vec<u8>) -> Option<Place> {
+    fn read(made: i64, name: &str, data: &[u8]) -> Option<Place> {
+        let of = first_line(data);
         let (front, number) = name.split_at(name.len().checked_sub(10)?);
         let rest = front.split_once("-patience-")?.1;
         let (patience, kind) = rest.split_once('-')?;
@@ -111,13 +113,18 @@ impl Patient {
     fn acquire(&self, schedule: &Schedule, stage: &Stage, role: Role<'_>, round: usize) {
         let how = schedule.below(3);
         let insists = if how < 2 { "tries" } else { "insists" };
-        let data = format!("{insists} {} {} {round}", role.process, role.number);
+        // With facts below, so that it tells its patience.
+        let data = format!("{insists} {} {} {round}\nv=1", role.process, role.number);
         let lock = DistributedLock::new(role.client, "/locks", "one").data(&*data);
         let shared = DistributedRwLock::new(role.client, "/locks", "one").data(&*data);
         let patience = [0, 1, 3, 100][schedule.below(4)];
         // Some contend as all others do.
         let (lock, shared) = match schedule.chance(90) {
-            true => (lock.patience(patience), shared.patience(patience)),
+            true => {
+                let asks = schedule.chance(30);
+                let lock = lock.patience(patience).ask_worse(asks);
+                (lock, shared.patience(patience).ask_worse(asks))
+            }
             false => (lock.data("other").hand_over(crate::HandOver::Off), shared.data("other")),
         };
         let reads = self.shares && schedule.chance(50);
@@ -161,17 +168,21 @@ impl Patient {
     fn check_order(&self, stage: &Stage, seen: &mut Grants) {
         let (room, lock) =
             stage.world.look(|world| (world.children_by_age(ROOM), world.children_by_age(LOCK)));
-        let room = room.into_iter().filter_map(|(made, (name, of))| Place::read(made, &name, of));
+        let room =
+            room.into_iter().filter_map(|(made, (name, data))| Place::read(made, &name, &data));
         let room: Vec<Place> = room.collect();
         let mut only_readers = true;
-        for (at, (made, (name, of))) in lock.iter().enumerate() {
+        for (at, (made, (name, data))) in lock.iter().enumerate() {
             if !seen.places.contains_key(made) {
-                self.contends(stage, seen, &room, (*made, of));
+                self.contends(stage, seen, &room, (*made, &first_line(data)));
             }
+            // A request may stand there instead of the data now.
+            let of =
+                seen.places.get(made).map_or_else(|| first_line(data), |place| place.of.clone());
             let reads = name.contains("READ");
             let is_granted = at == 0 || only_readers && reads;
             only_readers &= reads;
-            if is_granted && seen.granted.insert(of.clone()) {
+            if is_granted && seen.granted.insert(of) {
                 let Some(place) = seen.places.get(made) else { continue };
                 let is_passed = |one: &&Place| one.is_kept_waiting_by(place, seen);
                 let all_passed: Vec<&Place> = room.iter().filter(is_passed).collect();
@@ -196,6 +207,10 @@ impl Patient {
         }
         seen.places.insert(made, place.clone());
     }
+}
+
+fn first_line(data: &[u8]) -> Vec<u8> {
+    data.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec()
 }
 
 fn hold<T: std::ops::Deref<Target = Hold> + 'static>(guard: T) -> Rc<dyn AsHold> {
