@@ -62,8 +62,12 @@ pub(crate) fn client(one: &Contender) -> String {
 
 /// `held by web1 (pid 4711, backup.sh)`, or `held for maintenance: disk replacement, by ops@db1, until 06:00`.
 pub(crate) fn held(holder: &Contender) -> String {
-    let word = if holder.maintenance().is_some() { "for" } else { "by" };
-    format!("held {word} {}", who(holder))
+    let words = match holder.maintenance() {
+        Some(_) => "held for",
+        None if holder.patience().is_some() => "first is",
+        None => "held by",
+    };
+    format!("{words} {}", who(holder))
 }
 
 fn named(one: &Contender, process_in_words: fn(u32) -> String) -> String {
@@ -101,6 +105,13 @@ pub(crate) fn is_at(one: &Contender, name: &str) -> bool {
 /// The path of a contender's lock.
 pub(crate) fn parent(one: &Contender) -> &str {
     one.path.rsplit_once('/').map_or("", |(lock, _)| lock)
+}
+
+/// The lock that this one waits for its turn to contend for, if it has patience and waits in a room.
+pub(crate) fn lock_of_room(member: &Contender) -> Option<String> {
+    member.patience()?;
+    let (base, room) = parent(member).rsplit_once('/')?;
+    Some(format!("{base}/{}", room.strip_prefix("_zklock_room_")?))
 }
 
 /// A contender, as the arguments of a subcommand name it: `/locks/nightly --node 0000000011`.

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use zklock::{Client, ErrorKind};
+use zklock::{Client, DistributedLock, ErrorKind};
 
 use super::all_locks_check::look_at_all;
 use super::clock_check::look_at_clock;
@@ -15,7 +15,7 @@ use super::server_settings_check::{self, Server};
 use crate::exit::{Exit, Failure};
 use crate::lease_budget;
 use crate::options::{Doctor, Global};
-use crate::words::{at_least, lasting};
+use crate::words::{at_least, lasting, parent};
 
 /// How long a server may take to tell its version and settings, unless `--connect-timeout` is shorter.
 const TELL_WITHIN: Duration = Duration::from_secs(3);
@@ -45,8 +45,13 @@ pub(crate) fn doctor(global: &Global, options: &Doctor) -> Result<Exit, Failure>
                 None => {}
                 Some(lock) => {
                     let lock = global.path(lock)?;
-                    for (level, text) in look_at_lock(global, &client, &lock, now, |_| false)? {
-                        findings.add(level, &lock.path, &text);
+                    let room =
+                        DistributedLock::new(&client, &lock.base, &lock.name).waiting_room()?;
+                    let room = room.first().map(|first| global.path(parent(first))).transpose()?;
+                    for one in [Some(lock), room].into_iter().flatten() {
+                        for (level, text) in look_at_lock(global, &client, &one, now, |_| false)? {
+                            findings.add(level, &one.path, &text);
+                        }
                     }
                 }
             }

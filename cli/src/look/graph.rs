@@ -10,7 +10,7 @@ use super::shown::as_json;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Graph};
 use crate::output::{print, print_json, say};
-use crate::words::{Ages, held, parent, who};
+use crate::words::{Ages, held, lock_of_room, parent, who};
 
 /// So many waiters of a lock are shown one by one.
 const MOST_WAITERS: usize = 10;
@@ -80,6 +80,10 @@ impl<'a> Picture<'a> {
         places.iter().partition(|place| self.all[**place].holds)
     }
 
+    fn lock_of_room(&self, places: &[usize]) -> Option<String> {
+        places.first().and_then(|place| lock_of_room(&self.all[*place]))
+    }
+
     fn locks_of(&self, places: Option<&Vec<usize>>) -> Vec<&'a str> {
         let mut locks: Vec<&str> = Vec::new();
         for place in places.into_iter().flatten() {
@@ -94,7 +98,10 @@ impl<'a> Picture<'a> {
     fn as_text(&self, ages: Ages) -> Vec<String> {
         let mut lines = Vec::new();
         for (lock, places) in &self.locks {
-            lines.push((*lock).to_owned());
+            lines.push(match self.lock_of_room(places) {
+                Some(of) => format!("{lock}, the waiting room of {of}"),
+                None => (*lock).to_owned(),
+            });
             let (holders, waiters) = self.parts(places);
             for place in &holders {
                 let waits = self.locks_of(self.waits_by.get(place)).join(", ");
@@ -119,8 +126,8 @@ impl<'a> Picture<'a> {
         lines
     }
 
-    /// The locks by number, with a text for each, and which one's holder waits for which other.
-    fn drawn(&self) -> (Vec<String>, Vec<(usize, usize)>) {
+    /// The locks by number, with a text for each, and which one's holder or members wait for which other.
+    fn drawn(&self) -> (Vec<String>, Vec<(usize, usize, &'static str)>) {
         let number: BTreeMap<&str, usize> =
             self.locks.keys().enumerate().map(|(number, lock)| (*lock, number)).collect();
         let text = |(lock, places): (&&str, &Vec<usize>)| {
@@ -139,8 +146,14 @@ impl<'a> Picture<'a> {
         for (holder, by) in &self.waits_by {
             let from = number.get(parent(&self.all[*holder]));
             for lock in self.locks_of(Some(by)) {
-                arrows.extend(from.zip(number.get(lock)).map(|(from, to)| (*from, *to)));
+                let both = from.zip(number.get(lock));
+                arrows.extend(both.map(|(from, to)| (*from, *to, "its holder waits for")));
             }
+        }
+        for (room, places) in &self.locks {
+            let of = self.lock_of_room(places);
+            let both = number.get(room).zip(of.and_then(|of| number.get(&*of)));
+            arrows.extend(both.map(|(from, to)| (*from, *to, "its first contends for")));
         }
         (texts, arrows)
     }
@@ -151,9 +164,8 @@ impl<'a> Picture<'a> {
             let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             format!("  n{number} [shape=box, label=\"{text}\"];")
         };
-        let arrow = |(from, to): &(usize, usize)| {
-            format!("  n{from} -> n{to} [label=\"its holder waits for\"];")
-        };
+        let arrow =
+            |(from, to, why): &(usize, usize, _)| format!("  n{from} -> n{to} [label=\"{why}\"];");
         let body = texts.iter().enumerate().map(text).chain(arrows.iter().map(arrow));
         ["digraph waits {".to_owned()].into_iter().chain(body).chain(["}".to_owned()]).collect()
     }
@@ -169,8 +181,7 @@ impl<'a> Picture<'a> {
             };
             format!("  n{number}[\"{}\"]", text.chars().map(escaped).collect::<String>())
         };
-        let arrow =
-            |(from, to): &(usize, usize)| format!("  n{from} -->|its holder waits for| n{to}");
+        let arrow = |(from, to, why): &(usize, usize, _)| format!("  n{from} -->|{why}| n{to}");
         let body = texts.iter().enumerate().map(text).chain(arrows.iter().map(arrow));
         ["flowchart LR".to_owned()].into_iter().chain(body).collect()
     }

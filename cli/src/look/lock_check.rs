@@ -10,7 +10,7 @@ use super::shown::is_orphan;
 use crate::connect::Lock;
 use crate::exit::Failure;
 use crate::options::Global;
-use crate::words::{CLOCKS_AGREE, lasting, node, quoted, what_releases, who};
+use crate::words::{CLOCKS_AGREE, lasting, lock_of_room, node, quoted, what_releases, who};
 
 /// Above this number, new contenders of a path will soon find no sequence number.
 const NEARLY_EXHAUSTED: i32 = i32::MAX / 10 * 9;
@@ -33,7 +33,13 @@ pub(super) fn look_at_lock(
     };
     let all = DistributedLock::new(client, &lock.base, &lock.name).contenders()?;
     let holders = all.iter().filter(|one| one.holds).count();
-    let mut found = vec![(Level::Ok, format!("{holders} hold it, {} wait", all.len() - holders))];
+    let count = match all.first().map(|first| (first, lock_of_room(first))) {
+        Some((first, Some(of))) => {
+            format!("{} are in the waiting room of {of}, {} is the first", all.len(), who(first))
+        }
+        _ => format!("{holders} hold it, {} wait", all.len() - holders),
+    };
+    let mut found = vec![(Level::Ok, count)];
     match znode.acl() {
         Ok(acl) => found.extend(in_acl(global, &acl.unwrap_or_default())),
         Err(error) if error.kind() == ErrorKind::NotAuthorized => {

@@ -61,6 +61,20 @@ fn a_more_urgent_command_comes_before_patient_ones_and_show_shows_the_room() {
     let listed = String::from_utf8(listed.stdout).unwrap();
     let room = listed.lines().find(|line| line.starts_with("/locks/_zklock_room_a")).unwrap();
     assert!(room.contains("room") && room.contains("first "), "{room}");
+    let said = |arguments: &[&str]| {
+        let output = site.zklock().args(arguments).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let room = "/locks/_zklock_room_a";
+    let graph = said(&["graph", "/locks"]);
+    assert!(
+        graph.contains(&format!("{room}, the waiting room of /locks/a\n  first is ")),
+        "{graph}"
+    );
+    let drawn = said(&["graph", "--mermaid", "/locks"]);
+    assert!(drawn.contains("-->|its first contends for| "), "{drawn}");
+    let doctor = said(&["doctor", "a"]);
+    assert!(doctor.contains("3 are in the waiting room of /locks/a, "), "{doctor}");
     guard.unlock().unwrap();
     for running in all {
         let ended = running.end();
