@@ -8,6 +8,8 @@ use super::growth::Growth;
 use super::history::{MILLISECOND, Nanos, SECOND, Who, seconds, word as word_of};
 use super::linear::{self, Judged};
 use super::model::{Attempt, Deed, Hold, Outcome, Run, Share, Span, common};
+use super::options::Locks;
+use super::order;
 use super::recipe_check;
 use super::unexplained_losses;
 use super::work::DOWNGRADE;
@@ -38,6 +40,8 @@ pub(crate) struct Verdict {
     pub(crate) growth: Option<Growth>,
     /// How many histories fit an order.
     pub(crate) judged: Judged,
+    /// What was seen of locks with patience, if the workers used those.
+    pub(crate) order: Option<order::Seen>,
 }
 
 pub(crate) fn check(run: &Run) -> Verdict {
@@ -59,6 +63,11 @@ pub(crate) fn check(run: &Run) -> Verdict {
     for (at, what) in unordered {
         verdict.violation(run, at, what);
     }
+    if Locks::of(run) != Locks::All {
+        let (wrongs, seen) = order::wrongs(run);
+        verdict.order = Some(seen);
+        wrongs.into_iter().for_each(|(at, what)| verdict.violation(run, at, what));
+    }
     verdict.completeness(run);
     verdict.growth = Growth::of(run);
     if let Some(growth) = verdict.growth.filter(|growth| growth.judged && !growth.is_flat()) {
@@ -71,12 +80,12 @@ pub(crate) fn check(run: &Run) -> Verdict {
 }
 
 /// A time in which a guard claimed to hold a lock.
-struct Claim<'a> {
-    span: Span,
-    lock: &'a str,
+pub(crate) struct Claim<'a> {
+    pub(crate) span: Span,
+    pub(crate) lock: &'a str,
     token: FencingToken,
-    path: &'a str,
-    attempt: &'a Attempt,
+    pub(crate) path: &'a str,
+    pub(crate) attempt: &'a Attempt,
     hold: &'a Hold,
 }
 
@@ -416,7 +425,7 @@ fn shown(run: &Run, lock: &str, span: Span) -> String {
 }
 
 /// The claims of each lock, in the order in which they begin.
-fn claims(run: &Run) -> HashMap<&str, Vec<Claim<'_>>> {
+pub(crate) fn claims(run: &Run) -> HashMap<&str, Vec<Claim<'_>>> {
     let mut claims: HashMap<&str, Vec<Claim<'_>>> = HashMap::new();
     for (attempt, hold) in run.holds() {
         if let Some(until) = hold.claimed.filter(|until| *until >= hold.got) {
@@ -445,7 +454,7 @@ fn is_downgraded(reader: &Claim<'_>, writer: &Claim<'_>) -> bool {
 
 /// The times in which a claim may go on after the nemesis has, or may have, deleted its node or
 /// ended its session: its holder must know by the end of its lease.
-fn taken<'a>(run: &'a Run, claim: &Claim<'_>) -> impl Iterator<Item = Span> + 'a {
+pub(crate) fn taken<'a>(run: &'a Run, claim: &Claim<'_>) -> impl Iterator<Item = Span> + 'a {
     let taken = [run.deleted.get(claim.path), run.closed.get(&claim.hold.session)];
     taken.into_iter().flatten().map(|(from, confirmed)| {
         (*from, confirmed.unwrap_or(*from) + run.session_timeout() + MARGIN)

@@ -27,6 +27,7 @@ mod model; // a whole run, as read from the histories
 mod nemesis; // causes faults, and heals them
 mod network; // servers in namespaces, or on loopback
 mod options;
+mod order; // whether locks with patience were granted in their order
 mod parse; // reads histories into a run
 mod plan; // which faults, and when
 mod recipe_check; // violations by the recipes that are not locks
@@ -36,10 +37,12 @@ mod recipes; // uses these recipes
 mod register; // what the locks protect
 mod rng;
 mod run; // starts everything, and ends it
+mod stranger; // another client that takes the same locks
 mod summary;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod timeline;
+mod transactions; // what the servers' logs say of the locks' nodes
 mod unexplained_losses; // locks that were lost though nothing was broken
 mod views; // what each server shows of the locks
 mod work; // the locks, and the calls that take them

@@ -48,6 +48,10 @@ pub(crate) struct Run {
     pub(crate) strays: Vec<String>,
     pub(crate) samples: Vec<Sample>,
     pub(crate) views: Vec<View>,
+    /// The servers' own history of locks with patience, in their order.
+    pub(crate) changes: Vec<Change>,
+    /// How often another client took them.
+    pub(crate) stranger: usize,
     pub(crate) errors: Vec<String>,
     pub(crate) start: Nanos,
     /// When the workers were told to end.
@@ -219,6 +223,17 @@ pub(crate) struct Decision {
     pub(crate) accepted: bool,
     pub(crate) lock: String,
     pub(crate) token: FencingToken,
+}
+
+/// A node's creation or deletion, as the servers' logs have it.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) at: Nanos,
+    /// The transaction's number.
+    pub(crate) number: i64,
+    pub(crate) path: String,
+    /// The first line of its data, if it was created.
+    pub(crate) made: Option<String>,
 }
 
 #[derive(Clone, Debug)]

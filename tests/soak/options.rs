@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::model::Run;
+use super::stranger;
 use super::support::promised_lease::PromisedLease;
 use super::support::transport::Transport;
 
@@ -22,6 +24,9 @@ usage: soak [--minutes N] [--nodes 1|3] [--seed S] [--out DIR] [...]
                       all faults; or only restarts of one server after another, during which
                       no session may be lost; or only faults that a session's lease must
                       survive, such as sessions that open slowly and throttled heartbeats (all)
+  --locks all|patience|beside
+                      locks of all kinds; or only those with patience, of three lengths; or
+                      those beside others on the same paths, and Curator's (all)
   --tick none|half|all
                       which workers tell the library the servers' tick (none; with --plan
                       lease half)
@@ -58,6 +63,28 @@ impl Plan {
     }
 }
 
+/// Which locks the workers take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Locks {
+    All,
+    Patience,
+    Beside,
+}
+
+impl Locks {
+    const NAMES: [(&str, Locks); 3] =
+        [("all", Locks::All), ("patience", Locks::Patience), ("beside", Locks::Beside)];
+
+    pub(crate) fn name(self) -> &'static str {
+        Locks::NAMES.iter().find(|(_, one)| *one == self).expect("all have names").0
+    }
+
+    pub(crate) fn of(run: &Run) -> Locks {
+        let found = Locks::NAMES.iter().find(|(name, _)| *name == run.setting("locks"));
+        found.map_or(Locks::All, |(_, locks)| *locks)
+    }
+}
+
 /// Which workers tell the library the servers' tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stated {
@@ -82,6 +109,7 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) out: Option<PathBuf>,
     pub(crate) plan: Plan,
+    pub(crate) locks: Locks,
     /// Whether to use namespaces rather than loopback; `None`: namespaces where possible.
     pub(crate) namespaces: Option<bool>,
     pub(crate) workers: usize,
@@ -113,6 +141,7 @@ impl Options {
             seed: super::history::now() % 1_000_000,
             out: None,
             plan: Plan::All,
+            locks: Locks::All,
             namespaces: None,
             workers: 4,
             threads: 4,
@@ -132,6 +161,7 @@ impl Options {
                 "--seed" => options.seed = number(&option, &value()?)?,
                 "--out" => options.out = Some(value()?.into()),
                 "--plan" => options.plan = one_of(&option, &value()?, &Plan::NAMES)?,
+                "--locks" => options.locks = one_of(&option, &value()?, &Locks::NAMES)?,
                 "--tick" => options.stated = Some(one_of(&option, &value()?, &Stated::NAMES)?),
                 "--unequal" => {
                     let all =
@@ -198,6 +228,8 @@ impl Options {
         let (more, less) = self.unequal;
         let least = if less { self.session / 2 } else { self.session };
         let most = if more { self.session * 2 } else { self.session };
+        // The stranger's sessions live that long.
+        let most = if self.locks == Locks::Beside { most.max(stranger::SESSION) } else { most };
         (least, most)
     }
 

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use super::history::{Line, MILLISECOND, Nanos, Who, lines};
-use super::model::{Attempt, Came, Decision, Deed, Fault, Hold, Outcome, Run, Sample, Share, View};
+use super::model::{
+    Attempt, Came, Change, Decision, Deed, Fault, Hold, Outcome, Run, Sample, Share, View,
+};
 
 /// The texts of a run's files, by the files' names.
 pub(crate) type Files = BTreeMap<String, String>;
@@ -16,6 +18,8 @@ pub(crate) const REGISTER: &str = "register.log";
 pub(crate) const SAMPLES: &str = "samples.log";
 /// What the recipes' nodes contained at the end.
 pub(crate) const FINISH: &str = "finish.log";
+/// What became of nodes, from the servers' transaction logs.
+pub(crate) const SERVERS: &str = "servers.log";
 
 /// How long after the beginning of a fault ZooKeeper may forget what it acknowledges: see
 /// `Deed::shaky`.
@@ -58,6 +62,15 @@ impl Run {
         run.register(&lines(REGISTER, text(REGISTER)?)?);
         for line in lines(SAMPLES, text(SAMPLES)?)? {
             run.sample(&line);
+        }
+        for line in lines(SERVERS, files.get(SERVERS).map_or("", String::as_str))? {
+            match (i64::from_str_radix(&line.who, 16), &line.words()[..]) {
+                (Ok(number), &[what @ ("created" | "deleted"), path, ref data @ ..]) => {
+                    let made = (what == "created").then(|| data.join(" "));
+                    run.changes.push(Change { at: line.at, number, path: path.to_owned(), made });
+                }
+                _ => run.odd(SERVERS, &line),
+            }
         }
         Ok(run)
     }
@@ -186,6 +199,7 @@ impl Run {
             let session = |text: &str| i64::from_str_radix(text, 16).unwrap_or_default();
             match line.words()[..] {
                 ["begin"] => {}
+                ["stranger", turns] => self.stranger = number(turns),
                 ["round", _] | ["ending"] => {
                     self.healthy.extend(healthy_from.take().map(|from| (from, at)));
                     if line.words[0] == "ending" {

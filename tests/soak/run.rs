@@ -12,15 +12,18 @@ use super::history::Journal;
 use super::leftovers;
 use super::nemesis::Nemesis;
 use super::network::{self, Ground};
-use super::options::{Options, Plan};
-use super::parse::{NEMESIS, REGISTER, SAMPLES, SETTINGS};
+use super::options::{Locks, Options, Plan};
+use super::parse::{NEMESIS, REGISTER, SAMPLES, SERVERS, SETTINGS};
 use super::plan;
 use super::register;
+use super::stranger;
 use super::support::proxy::Proxy;
 use super::support::raw::{self, Raw};
+use super::support::server::Server;
 use super::support::transport::Transport;
+use super::transactions;
 use super::views;
-use super::work::NODES;
+use super::work::{NODES, PATIENT, room};
 use super::worker::{BASE, SOCKET};
 use super::workers::Crew;
 
@@ -76,6 +79,12 @@ pub(crate) fn whole(options: &Options, stop: &Arc<AtomicBool>) -> Result<PathBuf
     for what in forgotten(&ground) {
         journal.note("-", format_args!("left {what}"));
     }
+    if options.locks != Locks::All {
+        let folders: Vec<_> = ground.ensemble.nodes().iter().map(Server::data).collect();
+        let parents = PATIENT.into_iter().map(str::to_owned).chain(PATIENT.map(room));
+        let parents: Vec<String> = parents.map(|name| format!("{BASE}/{name}")).collect();
+        transactions::write(&folders, &parents, &out.join(SERVERS))?;
+    }
     drop(ground);
     for what in network::leftovers().into_iter().chain(servers_left()) {
         journal.note("-", format_args!("left {what}"));
@@ -100,9 +109,10 @@ fn settings(options: &Options, network: &str) -> String {
     let Options { seed, nodes, workers, threads, session, .. } = options;
     let (least, most) = options.granted();
     format!(
-        "seed={seed}\nplan={}\nnodes={nodes}\nnetwork={network}\nworkers={workers}\n\
+        "seed={seed}\nplan={}\nlocks={}\nnodes={nodes}\nnetwork={network}\nworkers={workers}\n\
          threads={threads}\nsession_ms={}\nleast_session_ms={}\nmost_session_ms={}\ntick={}\n",
         options.plan.name(),
+        options.locks.name(),
         session.as_millis(),
         least.as_millis(),
         most.as_millis(),
@@ -124,6 +134,11 @@ fn run(nemesis: &Nemesis<'_>, options: &Options, out: &Path) -> Result<(), Box<d
         for (index, server) in ground.ensemble.nodes().iter().enumerate() {
             let (over, samples, host) = (&over, &samples, server.hosts());
             scope.spawn(move || views::look(index, &host, over, samples));
+        }
+        if options.locks == Locks::Beside {
+            scope.spawn(|| {
+                stranger::contend(&ground.ensemble.hosts(), out, options.seed, &over, journal)
+            });
         }
         // Ends the samples, also after a panic.
         let _end = Raise(&over);
@@ -171,7 +186,8 @@ fn remembered(ground: &Ground) -> Vec<String> {
     let hosts = ground.ensemble.hosts();
     match Raw::connect(&hosts, Duration::from_secs(5)) {
         Ok(mut raw) => {
-            for lock in NODES {
+            let rooms = PATIENT.map(room);
+            for lock in NODES.into_iter().chain(rooms.iter().map(String::as_str)) {
                 let node = format!("{BASE}/{lock}");
                 left.extend(children_left("contender", &node, raw.get_children(&node)));
             }

@@ -35,6 +35,7 @@ pub(crate) fn summary(run: &Run, verdict: &Verdict) -> String {
     faults(&mut page, run);
     losses(&mut page, run);
     limits(&mut page, run, verdict);
+    order(&mut page, run, verdict);
     growth(&mut page, run, verdict);
     judgement(&mut page, verdict);
     page.text
@@ -226,6 +227,28 @@ fn limits(page: &mut Page, run: &Run, verdict: &Verdict) {
             seconds(verdict.longest_excused)
         ),
     );
+}
+
+fn order(page: &mut Page, run: &Run, verdict: &Verdict) {
+    let Some(seen) = &verdict.order else { return };
+    let granted = seen.granted.iter().map(|(patience, count)| match patience {
+        Some(patience) => format!("patience {patience} {count}"),
+        None => format!("none {count}"),
+    });
+    let granted: Vec<String> = granted.collect();
+    page.line(
+        "patience",
+        format!(
+            "granted, at the servers: {}; {} claims compared; Curator {}",
+            granted.join(", "),
+            seen.claims,
+            run.stranger
+        ),
+    );
+    let passed = seen.passed.iter().map(|(patience, (times, most))| {
+        format!("patience {patience} passed {times} times, the same one at most {most} times")
+    });
+    page.line("", passed.collect::<Vec<_>>().join("; "));
 }
 
 fn growth(page: &mut Page, run: &Run, verdict: &Verdict) {

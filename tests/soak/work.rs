@@ -10,6 +10,7 @@ use zklock::{
 };
 
 use super::history::Who;
+use super::options::Locks;
 use super::rng::Rng;
 
 /// The lock nodes: two mutexes, a read/write lock, a semaphore, the two locks of the multi-locks,
@@ -18,6 +19,18 @@ pub(crate) const NODES: [&str; 7] = ["a", "b", "readwrite", "semaphore", "one", 
 pub(crate) const ELECTION: &str = "election";
 /// The word in histories for a writer that becomes a reader.
 pub(crate) const DOWNGRADE: &str = "downgrade";
+
+/// The locks that are taken with patience, if the workers use that.
+pub(crate) const PATIENT: [&str; 2] = ["a", "readwrite"];
+/// How much the threads have.
+const PATIENCE: [u32; 3] = [0, 4, 40];
+/// Ends the data of a call that does not give up.
+pub(crate) const INSISTS: &str = "/lock";
+
+/// The waiting room of a lock.
+pub(crate) fn room(lock: &str) -> String {
+    format!("_zklock_room_{lock}")
+}
 
 const PERMITS: u32 = 3;
 
@@ -45,6 +58,7 @@ pub(crate) struct Works {
     one: DistributedLock,
     two: DistributedLock,
     election: LeaderElection,
+    locks: Locks,
 }
 
 /// Which call acquires it.
@@ -73,10 +87,29 @@ const BRIEF: HandOver = HandOver::Within { turns: 1, time: Duration::from_millis
 impl Works {
     /// `mutex`: the mutex that this thread uses. The worker's slot decides how its threads hand
     /// locks over among themselves; threads that do not hand over have their own nodes and data.
-    pub(crate) fn new(zk: &Client, base: &str, mutex: &'static str, who: &Who) -> Works {
+    pub(crate) fn new(
+        zk: &Client,
+        base: &str,
+        mutex: &'static str,
+        who: &Who,
+        locks: Locks,
+    ) -> Works {
+        let mutex = if locks == Locks::All { mutex } else { PATIENT[0] };
+        let patience = match locks {
+            Locks::All => None,
+            Locks::Beside if who.thread == PATIENCE.len() => None,
+            Locks::Patience | Locks::Beside => Some(PATIENCE[who.thread % PATIENCE.len()]),
+        };
         let data = &who.to_string();
         let lock = |name: &str| {
             let builder = DistributedLock::new(zk, base, name);
+            if locks != Locks::All {
+                let builder = builder.hand_over(HandOver::Off);
+                return match patience {
+                    Some(patience) => builder.build().patience(patience),
+                    None => builder.build(),
+                };
+            }
             let shared = builder.clone().data(format!("{}.{}", who.slot, who.generation));
             match who.slot % 4 {
                 0 => shared,
@@ -86,7 +119,10 @@ impl Works {
             }
         };
         let [_, _, read_write, semaphore, one, two, election] = NODES;
-        let read_write = DistributedRwLock::new(zk, base, read_write).data(data.as_str());
+        let mut read_write = DistributedRwLock::new(zk, base, read_write).data(data.as_str());
+        if let Some(patience) = patience {
+            read_write = read_write.patience(patience);
+        }
         let semaphore = DistributedSemaphore::new(zk, base, semaphore, PERMITS);
         Works {
             mutex: (mutex, lock(mutex)),
@@ -95,12 +131,18 @@ impl Works {
             one: lock(one),
             two: lock(two),
             election: LeaderElection::new(zk, base, election).id(data.as_str()),
+            locks,
         }
     }
 
     /// Chooses what to acquire; mostly the mutex.
     pub(crate) fn draw(&self, rng: &mut Rng) -> Work {
         match rng.below(100) {
+            choice if self.locks != Locks::All => match choice {
+                0..70 => Work::Mutex(self.mutex.1.clone()),
+                70..90 => Work::Read(self.read_write.clone()),
+                _ => Work::Write(self.read_write.clone()),
+            },
             0..55 => Work::Mutex(self.mutex.1.clone()),
             55..60 => Work::Lead(self.election.clone()),
             60..75 => Work::Read(self.read_write.clone()),
@@ -126,6 +168,16 @@ impl Works {
 }
 
 impl Work {
+    /// The same with this data, if it is one that may be taken with patience.
+    pub(crate) fn with_data(self, data: &str) -> Work {
+        match self {
+            Work::Mutex(lock) => Work::Mutex(lock.data(data)),
+            Work::Read(lock) => Work::Read(lock.data(data)),
+            Work::Write(lock) => Work::Write(lock.data(data)),
+            other => other,
+        }
+    }
+
     /// The share in histories: see `Share::parse`.
     pub(crate) fn share(&self) -> String {
         match self {

@@ -15,7 +15,7 @@ use zklock::{Cancel, Client, ErrorKind, WriteGuard};
 
 use super::history::{Journal, MILLISECOND, Nanos, Who, nanos, now, word as word_of};
 use super::idle::Idle;
-use super::options::{Options, Plan, Worker};
+use super::options::{Locks, Options, Plan, Worker};
 use super::parse::worker_name;
 use super::recipes::Deeds;
 use super::register::Writer;
@@ -88,7 +88,8 @@ pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Err
             let zk = clients[thread % CLIENTS].clone();
             let mut hand = Hand {
                 who,
-                works: Works::new(&zk, &base, lock, &who),
+                works: Works::new(&zk, &base, lock, &who, options.locks),
+                calls: (options.locks != Locks::All).then_some(0),
                 zk,
                 rng: Rng::new(seed(thread)),
                 journal: Arc::clone(&journal),
@@ -236,6 +237,8 @@ fn eventually(condition: impl Fn() -> bool) -> bool {
 struct Hand {
     who: Who,
     works: Works,
+    /// How many there were, if their nodes are to tell one from another.
+    calls: Option<u64>,
     zk: Client,
     rng: Rng,
     journal: Arc<Journal>,
@@ -255,13 +258,13 @@ impl Hand {
         let pause = self.rng.milliseconds(0, 4);
         let work = self.works.draw(&mut self.rng);
         let name = self.works.name(&work);
-        if let Some(guard) = self.acquire(&work, &name) {
+        if let Some(guard) = self.acquire(work, &name) {
             self.hold(guard, &name);
         }
         thread::sleep(pause);
     }
 
-    fn acquire(&mut self, work: &Work, name: &str) -> Option<Guard> {
+    fn acquire(&mut self, work: Work, name: &str) -> Option<Guard> {
         let choice = self.rng.below(100);
         let limit = match self.rng.below(3) {
             0 => self.rng.milliseconds(0, 20),
@@ -280,7 +283,13 @@ impl Hand {
         if let (How::With(cancel), Some(limit)) = (&how, limit) {
             let _ = self.canceller.send((Instant::now() + limit, cancel.clone()));
         }
-        let outcome = work.take(&how);
+        let outcome = match &mut self.calls {
+            Some(calls) => {
+                *calls += 1;
+                work.with_data(&format!("{}/{calls}/{word}", self.who)).take(&how)
+            }
+            None => work.take(&how),
+        };
         let returned = now();
         match outcome {
             Ok(Some(guard)) => {

@@ -56,6 +56,7 @@ impl Crew {
             .args(["--threads", &self.options.threads.to_string()])
             .args(["--session", &self.options.session.as_secs().to_string()])
             .args(["--plan", self.options.plan.name(), "--tick", self.options.stated().name()])
+            .args(["--locks", self.options.locks.name()])
             .args(["--seed", &self.options.seed.to_string()])
             .args(self.options.break_it.then_some("--break-it"))
             .arg("--out")
