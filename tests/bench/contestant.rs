@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use Contestant::{
-    Curator, Kazoo, Raw, RawAlone, RawOneConnectionLeader, RawOneConnectionReader, RawUnwaited,
-    Zklock, ZklockCrate, ZklockKept, ZklockOff, ZklockTls, ZookeeperClient,
+    Curator, Kazoo, Raw, RawAlone, RawFixedName, RawOneConnectionLeader, RawOneConnectionReader,
+    RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZklockPatience, ZklockTls,
+    ZookeeperClient,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,6 +18,7 @@ pub(crate) enum Contestant {
     ZklockKept,
     ZklockCrate,
     ZklockTls,
+    ZklockPatience,
     Curator,
     Kazoo,
     ZookeeperClient,
@@ -25,15 +27,17 @@ pub(crate) enum Contestant {
     RawAlone,
     RawOneConnectionReader,
     RawOneConnectionLeader,
+    RawFixedName,
 }
 
 impl Contestant {
-    pub(crate) const ALL: [Contestant; 13] = [
+    pub(crate) const ALL: [Contestant; 15] = [
         Zklock,
         ZklockOff,
         ZklockKept,
         ZklockCrate,
         ZklockTls,
+        ZklockPatience,
         Curator,
         Kazoo,
         ZookeeperClient,
@@ -42,6 +46,7 @@ impl Contestant {
         RawAlone,
         RawOneConnectionReader,
         RawOneConnectionLeader,
+        RawFixedName,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -51,6 +56,7 @@ impl Contestant {
             ZklockKept => "zklock-kept",
             ZklockCrate => "zklock-crate",
             ZklockTls => "zklock-tls",
+            ZklockPatience => "zklock-patience",
             Curator => "curator",
             Kazoo => "kazoo",
             ZookeeperClient => "zookeeper-client",
@@ -59,6 +65,7 @@ impl Contestant {
             RawAlone => "raw-alone",
             RawOneConnectionReader => "raw-one-connection-reader",
             RawOneConnectionLeader => "raw-one-connection-leader",
+            RawFixedName => "raw-fixed-name",
         }
     }
 
@@ -69,6 +76,7 @@ impl Contestant {
             ZklockKept => "this crate, acquiring a kept lock again: `keep_for`",
             ZklockCrate => "this crate on a handle of the `zookeeper` crate",
             ZklockTls => "this crate by TLS, with certificates of both sides",
+            ZklockPatience => "this crate, with as much `patience` as all others",
             Curator => "Curator 5.4, `InterProcessMutex`, an instance for each thread",
             Kazoo => "kazoo 2.11, `Lock`, an object for each thread",
             ZookeeperClient => {
@@ -87,6 +95,9 @@ impl Contestant {
                 "the same, but one of the threads that wait reads, and hands the reading on when it \
                  has the lock"
             }
+            RawFixedName => {
+                "another way to let more urgent ones come first: a queue, and a lock node of a fixed name"
+            }
         }
     }
 
@@ -96,7 +107,7 @@ impl Contestant {
 
     /// Whether it is a variant of this crate.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Zklock | ZklockOff | ZklockKept | ZklockCrate | ZklockTls)
+        matches!(self, Zklock | ZklockOff | ZklockKept | ZklockCrate | ZklockTls | ZklockPatience)
     }
 
     /// Whether its worker is this program.
@@ -107,7 +118,11 @@ impl Contestant {
     pub(crate) fn is_floor(self) -> bool {
         matches!(
             self,
-            Raw | RawUnwaited | RawAlone | RawOneConnectionReader | RawOneConnectionLeader
+            Raw | RawUnwaited
+                | RawAlone
+                | RawOneConnectionReader
+                | RawOneConnectionLeader
+                | RawFixedName
         )
     }
 

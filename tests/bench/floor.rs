@@ -245,7 +245,7 @@ impl Socket {
 
     /// Reads the next reply, which has to be the one to request `xid`. An event before it is about
     /// the own node, which was watched until it was deleted.
-    fn answer(&mut self, xid: i32) -> io::Result<&[u8]> {
+    pub(crate) fn answer(&mut self, xid: i32) -> io::Result<&[u8]> {
         self.receive()?;
         while int(&self.answer, 0)? == EVENT {
             self.receive()?;
@@ -295,7 +295,7 @@ impl Socket {
         Ok(())
     }
 
-    fn close(mut self) -> io::Result<()> {
+    pub(crate) fn close(mut self) -> io::Result<()> {
         let closed = self.send(CLOSE, &[]);
         self.flush()?;
         self.answer(closed).map(drop)
@@ -304,14 +304,20 @@ impl Socket {
 
 /// A request for an ephemeral sequential node, with an ACL that permits everything to anyone.
 pub(crate) fn create(path: &str) -> Vec<u8> {
+    let name = "_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-";
+    create_as(&format!("{path}/{name}"), Kind::EphemeralSequential)
+}
+
+/// A request for a node of this kind, with the same ACL.
+pub(crate) fn create_as(path: &str, kind: Kind) -> Vec<u8> {
     let mut body = Vec::new();
-    put(&mut body, format!("{path}/_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-").as_bytes());
+    put(&mut body, path.as_bytes());
     put(&mut body, b"");
     body.extend(1_i32.to_be_bytes());
     body.extend(31_i32.to_be_bytes());
     put(&mut body, b"world");
     put(&mut body, b"anyone");
-    body.extend((Kind::EphemeralSequential as i32).to_be_bytes());
+    body.extend((kind as i32).to_be_bytes());
     body
 }
 

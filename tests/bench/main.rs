@@ -20,6 +20,7 @@
 mod campaign; // a whole run
 mod contestant; // the clients that are measured
 mod crew; // the worker processes
+mod fixed_name; // a worker that makes a lock node of a fixed name
 mod floor; // a worker that sends only the requests that a lock needs
 mod goals; // the goals, and whether they are met
 mod json;
@@ -46,6 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use contestant::Contestant;
+use fixed_name::FixedName;
 use one_connection::OneConnection;
 use options::{Options, USAGE};
 use results::Results;
@@ -88,6 +90,7 @@ fn work(worker: Contestant) -> Result<(), Box<dyn Error>> {
         Contestant::Raw => obey::obey(floor::Floor::waiting()),
         Contestant::RawUnwaited => obey::obey(floor::Floor::default()),
         Contestant::RawAlone => obey::obey(floor::Floor::alone()),
+        Contestant::RawFixedName => obey::obey(FixedName::default()),
         Contestant::RawOneConnectionReader => obey::obey(OneConnection::with_reader()),
         Contestant::RawOneConnectionLeader => obey::obey(OneConnection::default()),
         ours => obey::obey(ours::Ours::new(ours)),

@@ -24,6 +24,7 @@ fn lock(variant: Contestant, zk: &Client, base: &str, name: &str) -> Distributed
     let builder = DistributedLock::new(zk, base, name);
     match variant {
         Contestant::ZklockOff => builder.hand_over(HandOver::Off),
+        Contestant::ZklockPatience => builder.build().patience(1_000),
         Contestant::ZklockKept => builder.keep_for(Duration::from_secs(60)),
         _ => builder,
     }

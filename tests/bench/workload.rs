@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::contestant::Contestant::{
-    self, Curator, Kazoo, Raw, RawAlone, RawOneConnectionLeader, RawOneConnectionReader,
-    RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZklockTls, ZookeeperClient,
+    self, Curator, Kazoo, Raw, RawAlone, RawFixedName, RawOneConnectionLeader,
+    RawOneConnectionReader, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff,
+    ZklockPatience, ZklockTls, ZookeeperClient,
 };
 use ServerKind::{WithFsync, WithTls, WithoutFsync};
 
@@ -68,8 +69,17 @@ const CONTENDED: &[Contestant] = &[
     RawOneConnectionReader,
     RawOneConnectionLeader,
 ];
-const PROCESSES: &[Contestant] =
-    &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited];
+const PROCESSES: &[Contestant] = &[
+    Zklock,
+    ZklockOff,
+    ZklockPatience,
+    Curator,
+    Kazoo,
+    ZookeeperClient,
+    Raw,
+    RawUnwaited,
+    RawFixedName,
+];
 const FAR: &[Contestant] = &[Zklock, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited];
 const QUEUED: &[Contestant] = &[
     Zklock,
@@ -102,12 +112,14 @@ pub(crate) const ALL: [Workload; 22] = [
             Zklock,
             ZklockCrate,
             ZklockKept,
+            ZklockPatience,
             Curator,
             Kazoo,
             ZookeeperClient,
             Raw,
             RawUnwaited,
             RawAlone,
+            RawFixedName,
         ],
     },
     Workload {
