@@ -225,15 +225,23 @@ pub(crate) struct Decision {
     pub(crate) token: FencingToken,
 }
 
-/// A node's creation or deletion, as the servers' logs have it.
+/// What happened to a node, as the servers' logs have it.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) at: Nanos,
     /// The transaction's number.
     pub(crate) number: i64,
     pub(crate) path: String,
-    /// The first line of its data, if it was created.
-    pub(crate) made: Option<String>,
+    pub(crate) what: Happened,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Happened {
+    /// With this as the first line of its data.
+    Created(String),
+    Deleted,
+    /// Its holder was asked to release.
+    Asked,
 }
 
 #[derive(Clone, Debug)]

@@ -1,13 +1,14 @@
 //! Checks locks with patience against the servers' own history of their nodes, by a rule of its own: that nobody contends
 //! past an earlier one whose place is before its own; that nobody is passed by more later ones than its patience; that
-//! of each worse patience at most one contends ahead of a better one; and that who says that it holds was the first at
-//! the servers. The last also tells that these locks and those of other clients exclude each other.
+//! of each worse patience at most one contends ahead of a better one; that only holders with more patience than none are
+//! asked to release; and that who says that it holds was the first at the servers. The last also tells that these locks
+//! and those of other clients exclude each other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::check::{Claim, claims, taken};
 use super::history::{MILLISECOND, Nanos};
-use super::model::{Change, Run};
+use super::model::{Change, Happened, Run};
 use super::work::{DOWNGRADE, INSISTS, PATIENT, room};
 use super::worker::BASE;
 
@@ -21,6 +22,8 @@ pub(crate) struct Seen {
     pub(crate) granted: BTreeMap<Option<i64>, usize>,
     /// How often one was passed by a later one, in all and at most, by its patience.
     pub(crate) passed: BTreeMap<i64, (u32, u32)>,
+    /// How often a holder was asked to release.
+    pub(crate) asked: usize,
     /// Claims that were compared with the servers' history.
     pub(crate) claims: usize,
 }
@@ -108,11 +111,20 @@ pub(crate) fn wrongs(run: &Run) -> (Vec<(Nanos, String)>, Seen) {
         let mut state = Lock::default();
         for change in &run.changes {
             if change.path.starts_with(&room) {
+                if matches!(change.what, Happened::Asked) {
+                    wrongs.push((change.at, format!("{} was asked to release", change.path)));
+                }
                 state.room_changes(change);
             } else if change.path.starts_with(&lock) {
+                if matches!(change.what, Happened::Asked) {
+                    seen.asked += 1;
+                    let what = state.asked(&change.path, turns.get(&change.path));
+                    wrongs.extend(what.map(|what| (change.at, what)));
+                    continue;
+                }
                 state.lock_changes(change, &mut wrongs);
                 state.grant(change.at, &mut turns, &mut wrongs, &mut seen);
-                if change.made.is_none() {
+                if matches!(change.what, Happened::Deleted) {
                     turns.entry(change.path.clone()).or_default().gone = Some(change.at);
                 }
             }
@@ -146,17 +158,18 @@ fn unfounded(run: &Run, claim: &Claim<'_>, turn: Option<&Turn>) -> Option<String
 
 impl Lock {
     fn room_changes(&mut self, change: &Change) {
-        match &change.made {
-            Some(call) => {
+        match &change.what {
+            Happened::Created(call) => {
                 let place = Place::read(change.number, &change.path, call);
                 self.room.extend(place.map(|place| (change.path.clone(), place)));
             }
-            None => drop(self.room.remove(&change.path)),
+            Happened::Deleted => drop(self.room.remove(&change.path)),
+            Happened::Asked => {}
         }
     }
 
     fn lock_changes(&mut self, change: &Change, wrongs: &mut Vec<(Nanos, String)>) {
-        let Some(call) = &change.made else {
+        let Happened::Created(call) = &change.what else {
             self.contenders.retain(|one| one.path != change.path);
             return;
         };
@@ -177,6 +190,20 @@ impl Lock {
             place,
         });
         self.contenders.sort_by_key(|one| one.order);
+    }
+
+    /// What is wrong about it that this contender is asked to release. All that ask have a patience of 0.
+    fn asked(&self, path: &str, turn: Option<&Turn>) -> Option<String> {
+        let one = self.contenders.iter().find(|one| one.path == path)?;
+        if !turn.is_some_and(|turn| turn.is_granted) {
+            return Some(format!("{path} was asked to release, but waits"));
+        }
+        // A writer that became a reader has left the room.
+        let may_be = match &one.place {
+            Some(place) => place.patience > 0,
+            None => one.reads,
+        };
+        (!may_be).then(|| format!("{path} was asked to release, by one that is not more urgent"))
     }
 
     /// What is wrong about it that this one begins to contend.
@@ -255,7 +282,7 @@ mod tests {
     use crate::model::{Attempt, Hold, Outcome, Share};
 
     /// The servers' history: each line one transaction, a millisecond after the one before. `+room 5 4 0.0.1/1/lock` is a
-    /// place of number 5 and patience 4, `+lock 7 0.0.1/1/lock` a contender of number 7; with `-`, they are deleted.
+    /// place of number 5 and patience 4, `+lock 7 0.0.1/1/lock` a contender of number 7; with `-`, they are deleted, with `?` asked.
     fn run(text: &str) -> Run {
         let room = |number: &str, patience: &str| {
             format!("{BASE}/{}/x-patience-{patience}-lock-{number:0>10}", room(PATIENT[0]))
@@ -263,19 +290,17 @@ mod tests {
         let lock = |number: &str| format!("{BASE}/{}/x-lock-{number:0>10}", PATIENT[0]);
         let change = |(index, line): (usize, &str)| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let (path, call) = match words[..] {
-                ["+room", number, patience, call] => (room(number, patience), Some(call)),
-                ["-room", number, patience] => (room(number, patience), None),
-                ["+lock", number, call] => (lock(number), Some(call)),
-                ["-lock", number] => (lock(number), None),
+            let (path, what) = match words[..] {
+                ["+room", number, patience, call] => {
+                    (room(number, patience), Happened::Created(call.to_owned()))
+                }
+                ["-room", number, patience] => (room(number, patience), Happened::Deleted),
+                ["+lock", number, call] => (lock(number), Happened::Created(call.to_owned())),
+                ["-lock", number] => (lock(number), Happened::Deleted),
+                ["?lock", number] => (lock(number), Happened::Asked),
                 _ => panic!("{line:?}"),
             };
-            Change {
-                at: index as Nanos * MILLISECOND,
-                number: index as i64,
-                path,
-                made: call.map(str::to_owned),
-            }
+            Change { at: index as Nanos * MILLISECOND, number: index as i64, path, what }
         };
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         Run { changes: lines.enumerate().map(change).collect(), ..Run::default() }
@@ -341,6 +366,16 @@ mod tests {
     fn two_of_the_same_that_contend_ahead_of_a_better_one() {
         let two = format!("{BEGIN}\n+lock 3 2.0.0/1/lock\n+lock 4 3.0.0/1/lock");
         assert!(wrong(&run(&two)).contains("behind two that are worse"), "{}", wrong(&run(&two)));
+    }
+
+    #[test]
+    fn who_is_asked_though_it_waits_or_is_not_worse() {
+        let asked = |last: &str| wrong(&run(&format!("{BEGIN}\n+lock 3 3.0.0/1/lock\n{last}")));
+        assert_eq!(asked("?lock 1"), "");
+        assert!(asked("?lock 2").contains("but waits"));
+        assert!(asked("-lock 1\n-lock 2\n?lock 3").contains("not more urgent"));
+        let plain = wrong(&run("+lock 1 0.0.0/1/lock\n?lock 1"));
+        assert!(plain.contains("not more urgent"), "{plain}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::history::{Line, MILLISECOND, Nanos, Who, lines};
 use super::model::{
-    Attempt, Came, Change, Decision, Deed, Fault, Hold, Outcome, Run, Sample, Share, View,
+    Attempt, Came, Change, Decision, Deed, Fault, Happened, Hold, Outcome, Run, Sample, Share, View,
 };
 
 /// The texts of a run's files, by the files' names.
@@ -65,9 +65,17 @@ impl Run {
         }
         for line in lines(SERVERS, files.get(SERVERS).map_or("", String::as_str))? {
             match (i64::from_str_radix(&line.who, 16), &line.words()[..]) {
-                (Ok(number), &[what @ ("created" | "deleted"), path, ref data @ ..]) => {
-                    let made = (what == "created").then(|| data.join(" "));
-                    run.changes.push(Change { at: line.at, number, path: path.to_owned(), made });
+                (Ok(number), &[what, path, ref data @ ..]) => {
+                    let what = match what {
+                        "created" => Happened::Created(data.join(" ")),
+                        "deleted" => Happened::Deleted,
+                        "asked" => Happened::Asked,
+                        _ => {
+                            run.odd(SERVERS, &line);
+                            continue;
+                        }
+                    };
+                    run.changes.push(Change { at: line.at, number, path: path.to_owned(), what });
                 }
                 _ => run.odd(SERVERS, &line),
             }

@@ -239,10 +239,11 @@ fn order(page: &mut Page, run: &Run, verdict: &Verdict) {
     page.line(
         "patience",
         format!(
-            "granted, at the servers: {}; {} claims compared; Curator {}",
+            "granted, at the servers: {}; {} claims compared; Curator {}; asked {} times",
             granted.join(", "),
             seen.claims,
-            run.stranger
+            run.stranger,
+            seen.asked
         ),
     );
     let passed = seen.passed.iter().map(|(patience, (times, most))| {

@@ -9,12 +9,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::history::{Journal, MILLISECOND, Nanos, nanos, now, word};
 
+/// What asks a holder to release.
+const REQUEST: &[u8] = b"__REVOKE__";
+
 const MAGIC: &[u8] = b"ZKLG";
 /// The magic number, the version, and the database's number.
 const HEADER: usize = 16;
 
 const CREATE: i32 = 1;
 const DELETE: i32 = 2;
+const WRITE: i32 = 5;
 const MULTI: i32 = 14;
 const CREATE_WITH_STAT: i32 = 15;
 const DELETE_CONTAINER: i32 = 20;
@@ -34,11 +38,12 @@ struct Transaction {
 enum Deed {
     Created { path: String, data: Vec<u8>, is_ephemeral: bool },
     Deleted { path: String },
+    Written { path: String, data: Vec<u8> },
     SessionClosed,
 }
 
 /// Writes a history of the children of these nodes: lines with the transaction's number, such as
-/// `created PATH DATA` and `deleted PATH`.
+/// `created PATH DATA`, `deleted PATH`, and `asked PATH` for a request to release.
 ///
 /// `folders`: where each server of the ensemble keeps its logs. What a minority has logged was perhaps never committed.
 pub(crate) fn write(folders: &[PathBuf], parents: &[String], out: &Path) -> io::Result<()> {
@@ -81,11 +86,14 @@ pub(crate) fn write(folders: &[PathBuf], parents: &[String], out: &Path) -> io::
                     owned.values_mut().for_each(|all| all.retain(|one| *one != path));
                     note(format!("deleted {path}"));
                 }
+                Deed::Written { path, data } if is_of_interest(&path) && data == REQUEST => {
+                    note(format!("asked {path}"));
+                }
                 Deed::SessionClosed => {
                     let paths = owned.remove(&session).unwrap_or_default();
                     paths.into_iter().for_each(|path| note(format!("deleted {path}")));
                 }
-                Deed::Created { .. } | Deed::Deleted { .. } => {}
+                Deed::Created { .. } | Deed::Deleted { .. } | Deed::Written { .. } => {}
             }
         }
     }
@@ -129,6 +137,7 @@ fn deeds(kind: i32, fields: &mut Fields<'_>) -> Option<Vec<Deed>> {
             vec![Deed::Created { path, data, is_ephemeral }]
         }
         DELETE | DELETE_CONTAINER => vec![Deed::Deleted { path: fields.text()? }],
+        WRITE => vec![Deed::Written { path: fields.text()?, data: fields.bytes()?.to_vec() }],
         CLOSE_SESSION => vec![Deed::SessionClosed],
         MULTI => {
             let mut all = Vec::new();

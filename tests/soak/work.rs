@@ -106,7 +106,7 @@ impl Works {
             if locks != Locks::All {
                 let builder = builder.hand_over(HandOver::Off);
                 return match patience {
-                    Some(patience) => builder.build().patience(patience),
+                    Some(patience) => builder.build().patience(patience).ask_worse(patience == 0),
                     None => builder.build(),
                 };
             }
@@ -121,7 +121,7 @@ impl Works {
         let [_, _, read_write, semaphore, one, two, election] = NODES;
         let mut read_write = DistributedRwLock::new(zk, base, read_write).data(data.as_str());
         if let Some(patience) = patience {
-            read_write = read_write.patience(patience);
+            read_write = read_write.patience(patience).ask_worse(patience == 0);
         }
         let semaphore = DistributedSemaphore::new(zk, base, semaphore, PERMITS);
         Works {

@@ -286,7 +286,8 @@ impl Hand {
         let outcome = match &mut self.calls {
             Some(calls) => {
                 *calls += 1;
-                work.with_data(&format!("{}/{calls}/{word}", self.who)).take(&how)
+                // With facts below, so that it tells its patience.
+                work.with_data(&format!("{}/{calls}/{word}\nv=1", self.who)).take(&how)
             }
             None => work.take(&how),
         };
