@@ -118,7 +118,7 @@ pub(crate) fn wrongs(run: &Run) -> (Vec<(Nanos, String)>, Seen) {
             } else if change.path.starts_with(&lock) {
                 if matches!(change.what, Happened::Asked) {
                     seen.asked += 1;
-                    let what = state.asked(&change.path, turns.get(&change.path));
+                    let what = state.asked(&change.path);
                     wrongs.extend(what.map(|what| (change.at, what)));
                     continue;
                 }
@@ -193,9 +193,11 @@ impl Lock {
     }
 
     /// What is wrong about it that this contender is asked to release. All that ask have a patience of 0.
-    fn asked(&self, path: &str, turn: Option<&Turn>) -> Option<String> {
+    fn asked(&self, path: &str) -> Option<String> {
         let one = self.contenders.iter().find(|one| one.path == path)?;
-        if !turn.is_some_and(|turn| turn.is_granted) {
+        // A writer that becomes a reader has two nodes of one number for a while.
+        let mut ahead = self.contenders.iter().filter(|ahead| ahead.order.0 < one.order.0);
+        if !ahead.all(|ahead| ahead.reads && one.reads) {
             return Some(format!("{path} was asked to release, but waits"));
         }
         // A writer that became a reader has left the room.
