@@ -75,8 +75,9 @@ pub enum Event {
         lock: String,
         /// How many contenders are ahead; 0 if only threads of this process are.
         ahead: usize,
-        /// The node of the first contender ahead, or of the first in the waiting room; `None` if the call waits for another thread of
-        /// this process, which may hand the lock over within microseconds.
+        /// The node of the first contender ahead, or of the first in the waiting room; `None` if the
+        /// call waits for another thread of this process, which may hand the lock over within
+        /// microseconds.
         holder: Option<String>,
         /// The thread that waits, until an `Acquired` or a `NotAcquired` of this lock and thread. (Neither comes if
         /// the call panics, as a logger may.)

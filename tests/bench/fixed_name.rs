@@ -23,19 +23,18 @@ pub(crate) struct FixedName {
 impl FixedName {
     /// `deleted`: the deletion of the lock's node, which has no answer yet.
     fn acquire(socket: &mut Socket, queue: &str, lock: &str, deleted: Option<i32>) -> Outcome<()> {
+        let list = on_path(queue, Some(false));
         let created = socket.send(CREATE, &create(queue));
-        let listed = socket.send(LIST, &on_path(queue, Some(false)));
+        let mut listed = socket.send(LIST, &list);
         socket.flush()?;
         if let Some(deleted) = deleted {
             socket.answer(deleted)?;
         }
         let own = string(socket.answer(created)?)?.to_owned();
-        let mut ahead = predecessor(last(&own), socket.answer(listed)?)?.map(str::to_owned);
-        while let Some(name) = ahead {
+        while let Some(name) = predecessor(last(&own), socket.answer(listed)?)?.map(str::to_owned) {
             until_gone(socket, &format!("{queue}/{name}"))?;
-            let listed = socket.send(LIST, &on_path(queue, Some(false)));
+            listed = socket.send(LIST, &list);
             socket.flush()?;
-            ahead = predecessor(last(&own), socket.answer(listed)?)?.map(str::to_owned);
         }
         let together = transaction(&own, lock);
         loop {

@@ -59,7 +59,7 @@ impl Plan {
         [("all", Plan::All), ("rolling", Plan::Rolling), ("lease", Plan::Lease)];
 
     pub(crate) fn name(self) -> &'static str {
-        Plan::NAMES.iter().find(|(_, plan)| *plan == self).expect("all plans have names").0
+        name_of(self, &Plan::NAMES)
     }
 }
 
@@ -76,7 +76,7 @@ impl Locks {
         [("all", Locks::All), ("patience", Locks::Patience), ("beside", Locks::Beside)];
 
     pub(crate) fn name(self) -> &'static str {
-        Locks::NAMES.iter().find(|(_, one)| *one == self).expect("all have names").0
+        name_of(self, &Locks::NAMES)
     }
 
     pub(crate) fn of(run: &Run) -> Locks {
@@ -98,7 +98,7 @@ impl Stated {
         [("none", Stated::None), ("half", Stated::Half), ("all", Stated::All)];
 
     pub(crate) fn name(self) -> &'static str {
-        Stated::NAMES.iter().find(|(_, one)| *one == self).expect("all have names").0
+        name_of(self, &Stated::NAMES)
     }
 }
 
@@ -252,6 +252,10 @@ fn minutes(option: &str, text: &str) -> Result<Duration, String> {
         .ok()
         .filter(|length| !length.is_zero())
         .ok_or_else(|| format!("{option}: {text:?} is not a valid length of time"))
+}
+
+fn name_of<T: PartialEq>(one: T, all: &[(&'static str, T)]) -> &'static str {
+    all.iter().find(|(_, other)| *other == one).expect("all have names").0
 }
 
 fn one_of<T: Clone>(option: &str, text: &str, all: &[(&str, T)]) -> Result<T, String> {

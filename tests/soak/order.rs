@@ -72,11 +72,10 @@ struct Turn {
 
 impl Place {
     fn read(made: i64, path: &str, call: &str) -> Option<Place> {
-        let (front, number) = path.split_at(path.len().checked_sub(10)?);
-        let (patience, kind) = front.split_once("-patience-")?.1.split_once('-')?;
+        let (patience, kind) = path.split_once("-patience-")?.1.split_once('-')?;
         Some(Place {
             made,
-            number: number.parse().ok()?,
+            number: number(path)?,
             patience: patience.parse().ok()?,
             reads: kind.contains("READ"),
             call: call.to_owned(),
@@ -97,6 +96,11 @@ impl Place {
     }
 }
 
+/// The number at the end of a node's name.
+fn number(path: &str) -> Option<i64> {
+    path.get(path.len().checked_sub(10)?..)?.parse().ok()
+}
+
 /// The process of a call: `1.0` of `1.0.3/27/lock`.
 fn process(call: &str) -> &str {
     call.rsplit_once('.').map_or(call, |(front, _)| front)
@@ -111,10 +115,7 @@ pub(crate) fn wrongs(run: &Run) -> (Vec<(Nanos, String)>, Seen) {
         let mut state = Lock::default();
         for change in &run.changes {
             if change.path.starts_with(&room) {
-                if matches!(change.what, Happened::Asked) {
-                    wrongs.push((change.at, format!("{} was asked to release", change.path)));
-                }
-                state.room_changes(change);
+                state.room_changes(change, &mut wrongs);
             } else if change.path.starts_with(&lock) {
                 if matches!(change.what, Happened::Asked) {
                     seen.asked += 1;
@@ -157,14 +158,16 @@ fn unfounded(run: &Run, claim: &Claim<'_>, turn: Option<&Turn>) -> Option<String
 }
 
 impl Lock {
-    fn room_changes(&mut self, change: &Change) {
+    fn room_changes(&mut self, change: &Change, wrongs: &mut Vec<(Nanos, String)>) {
         match &change.what {
             Happened::Created(call) => {
                 let place = Place::read(change.number, &change.path, call);
                 self.room.extend(place.map(|place| (change.path.clone(), place)));
             }
             Happened::Deleted => drop(self.room.remove(&change.path)),
-            Happened::Asked => {}
+            Happened::Asked => {
+                wrongs.push((change.at, format!("{} was asked to release", change.path)));
+            }
         }
     }
 
@@ -173,8 +176,7 @@ impl Lock {
             self.contenders.retain(|one| one.path != change.path);
             return;
         };
-        let number = change.path.get(change.path.len().saturating_sub(10)..);
-        let Some(number) = number.and_then(|number| number.parse().ok()) else { return };
+        let Some(number) = number(&change.path) else { return };
         // After a lost session a call has two places for a while.
         let places = self.room.values().filter(|place| place.call == *call);
         let place = places.max_by_key(|place| place.made).cloned();
@@ -284,7 +286,8 @@ mod tests {
     use crate::model::{Attempt, Hold, Outcome, Share};
 
     /// The servers' history: each line one transaction, a millisecond after the one before. `+room 5 4 0.0.1/1/lock` is a
-    /// place of number 5 and patience 4, `+lock 7 0.0.1/1/lock` a contender of number 7; with `-`, they are deleted, with `?` asked.
+    /// place of number 5 and patience 4, `+lock 7 0.0.1/1/lock` a contender of number 7; with `-`, they are deleted,
+    /// with `?` asked.
     fn run(text: &str) -> Run {
         let room = |number: &str, patience: &str| {
             format!("{BASE}/{}/x-patience-{patience}-lock-{number:0>10}", room(PATIENT[0]))

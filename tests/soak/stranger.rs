@@ -10,12 +10,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::history::Journal;
 use super::rng::Rng;
 use super::work::PATIENT;
 use super::worker::BASE;
+use super::workers::send;
 
 /// Its sessions' timeout.
 pub(crate) const SESSION: Duration = Duration::from_secs(10);
@@ -99,9 +100,9 @@ impl Stranger {
                         return turns;
                     }
                     journal.note("-", "fault stop-stranger");
-                    self.signal(Signal::STOP);
+                    send(&self.child, Signal::STOP);
                     thread::sleep(rng.milliseconds(100, 3_000));
-                    self.signal(Signal::CONT);
+                    send(&self.child, Signal::CONT);
                     journal.note("-", "heal stop-stranger");
                 }
             }
@@ -114,11 +115,6 @@ impl Stranger {
             let _ = self.child.stdin.as_mut().map(|input| writeln!(input, "{order}"));
         }
         turns
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let _ = pid.map(|pid| kill_process(pid, signal));
     }
 }
 

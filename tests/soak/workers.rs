@@ -92,11 +92,8 @@ impl Crew {
     }
 
     fn signal(&self, slot: usize, signal: Signal) {
-        let pid = i32::try_from(self.members()[slot].child.id()).ok().and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            // The worker may have ended; `sample` and `end` notice that.
-            let _ = kill_process(pid, signal);
-        }
+        // The worker may have ended; `sample` and `end` notice that.
+        send(&self.members()[slot].child, signal);
     }
 
     pub(crate) fn kill(&self, slot: usize, journal: &Journal) {
@@ -175,6 +172,12 @@ impl Crew {
             }
         }
     }
+}
+
+/// Sends a signal to a child, if it has not ended.
+pub(crate) fn send(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let _ = pid.map(|pid| kill_process(pid, signal));
 }
 
 impl Drop for Crew {
