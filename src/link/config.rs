@@ -17,6 +17,4 @@ pub(crate) struct LinkConfig {
     /// How long a caller waits for a new session.
     pub(crate) connect_timeout: Duration,
     pub(crate) max_reply: usize,
-    /// Whether a caller that waits for the server alone reads what it sends.
-    pub(crate) callers_read: bool,
 }

@@ -49,7 +49,7 @@ impl Link {
             waker: near,
             is_woken: AtomicBool::new(false),
             connection: Lock::new(LockedConnection::new(core)),
-            turn: ReadingTurn::new(config.callers_read),
+            turn: ReadingTurn::new(),
             on_event,
         });
         let runner = Runner::new(config, &shared, on_notice, received, far);
@@ -102,8 +102,8 @@ impl Link {
         let turn = &self.shared.turn;
         match reads {
             _ if self.is_elsewhere() => None,
-            true => turn.count(),
-            false => turn.count_sleeper(&*self.shared),
+            true => Some(turn.count()),
+            false => Some(turn.count_sleeper(&*self.shared)),
         }
     }
 

@@ -20,8 +20,6 @@ const REST: Duration = Duration::from_millis(5);
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ReadingTurn {
-    /// Whether callers read at all.
-    is_on: bool,
     state: Mutex<TurnState>,
 }
 
@@ -67,31 +65,25 @@ impl Drop for AwaitsServer {
 }
 
 impl ReadingTurn {
-    pub(crate) fn new(is_on: bool) -> Arc<ReadingTurn> {
+    pub(crate) fn new() -> Arc<ReadingTurn> {
         let state =
             TurnState { reader: Reader::LinkThread, turns: 0, waiting: 0, begun: Moment::ZERO };
-        Arc::new(ReadingTurn { is_on, state: Mutex::new(state) })
+        Arc::new(ReadingTurn { state: Mutex::new(state) })
     }
 
     /// Counts a caller that is about to wait, and calls [`read`](Self::read) before it sleeps.
-    pub(crate) fn count(self: &Arc<Self>) -> Option<AwaitsServer> {
-        if !self.is_on {
-            return None;
-        }
+    pub(crate) fn count(self: &Arc<Self>) -> AwaitsServer {
         self.state.lock().waiting += 1;
-        Some(AwaitsServer(Arc::clone(self)))
+        AwaitsServer(Arc::clone(self))
     }
 
     /// Counts a caller that is about to sleep, and has the link's thread read if nobody does.
-    pub(crate) fn count_sleeper(
-        self: &Arc<Self>,
-        connection: &impl Readable,
-    ) -> Option<AwaitsServer> {
-        let sleeper = self.count()?;
+    pub(crate) fn count_sleeper(self: &Arc<Self>, connection: &impl Readable) -> AwaitsServer {
+        let sleeper = self.count();
         if self.must_wake() {
             connection.wake();
         }
-        Some(sleeper)
+        sleeper
     }
 
     /// If nobody else reads or waits, reads until it `is_done`, or then. Before that, the caller is
@@ -143,9 +135,7 @@ impl ReadingTurn {
         let mut state = self.state.lock();
         let (reader, until) = match state.reader {
             Reader::Caller(turn) => (Reader::Caller(turn), state.begun.plus(LONGEST_TURN)),
-            _ if self.is_on && state.waiting == 0 => {
-                (Reader::Nobody, rest_until.max(state.begun.plus(REST)))
-            }
+            _ if state.waiting == 0 => (Reader::Nobody, rest_until.max(state.begun.plus(REST))),
             _ => (Reader::LinkThread, Moment::ZERO),
         };
         let rests = now < until;
@@ -194,7 +184,7 @@ mod tests {
 
     #[test]
     fn callers_read_while_the_links_thread_rests() {
-        let (turn, connection) = (ReadingTurn::new(true), Endless::default());
+        let (turn, connection) = (ReadingTurn::new(), Endless::default());
         assert!(!read_once(&turn, &connection, NOW), "the link's thread reads until it rests");
         let until = NOW.plus(REST);
         assert_eq!(turn.rest(NOW, until), Some(until));
@@ -209,7 +199,7 @@ mod tests {
 
     #[test]
     fn while_a_caller_sleeps_the_links_thread_reads() {
-        let (turn, connection) = (ReadingTurn::new(true), Endless::default());
+        let (turn, connection) = (ReadingTurn::new(), Endless::default());
         turn.rest(NOW, Moment::NEVER);
         let sleeper = turn.count_sleeper(&connection);
         assert_eq!(connection.wakes.load(SeqCst), 1);
@@ -222,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_leaves_has_the_links_thread_read_for_those_who_wait() {
-        let (turn, connection) = (ReadingTurn::new(true), Endless::default());
+        let (turn, connection) = (ReadingTurn::new(), Endless::default());
         turn.rest(NOW, Moment::NEVER);
         let own = turn.count();
         assert!(read_once(&turn, &connection, NOW));
@@ -234,7 +224,7 @@ mod tests {
 
     #[test]
     fn where_several_wait_the_links_thread_reads() {
-        let (turn, connection) = (ReadingTurn::new(true), Endless::default());
+        let (turn, connection) = (ReadingTurn::new(), Endless::default());
         turn.rest(NOW, Moment::NEVER);
         let waits = (turn.count(), turn.count());
         assert!(!read_once(&turn, &connection, NOW));
@@ -244,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_links_thread_takes_over_from_a_caller_that_is_held_up() {
-        let turn = ReadingTurn::new(true);
+        let turn = ReadingTurn::new();
         turn.rest(NOW, Moment::NEVER);
         let held_up = turn.take(NOW).unwrap();
         assert_eq!(turn.take(NOW), None, "two would read");
@@ -254,13 +244,5 @@ mod tests {
         assert_eq!(turn.rest(end, Moment::NEVER), None);
         turn.give_up(held_up);
         assert_eq!(turn.take(NOW), None, "it was no longer its turn");
-    }
-
-    #[test]
-    fn nothing_of_this_happens_if_callers_do_not_read() {
-        let (turn, connection) = (ReadingTurn::new(false), Endless::default());
-        assert_eq!(turn.rest(NOW, Moment::NEVER), None);
-        assert!(turn.count().is_none() && turn.count_sleeper(&connection).is_none());
-        assert!(!read_once(&turn, &connection, NOW));
     }
 }

@@ -71,7 +71,6 @@ impl Client {
             tick_time: None,
             access: Access::default(),
             max_reply: 64 << 20,
-            callers_read: false,
             retry: Retry::default(),
             deadlock_warning: None,
             on_event: None,
@@ -313,7 +312,6 @@ pub struct ClientBuilder {
     tick_time: Option<Duration>,
     access: Access,
     max_reply: usize,
-    callers_read: bool,
     retry: Retry,
     deadlock_warning: Option<Duration>,
     on_event: Option<OnReport>,
@@ -410,14 +408,6 @@ impl ClientBuilder {
     /// 64 KiB and 1 GiB.
     pub fn max_reply(mut self, bytes: usize) -> ClientBuilder {
         self.max_reply = bytes;
-        self
-    }
-
-    /// Whether a call that waits for the server alone may read what it sends, instead of the client's
-    /// own thread. An experiment, off by default; this setting is to go.
-    #[doc(hidden)]
-    pub fn callers_read(mut self, on: bool) -> ClientBuilder {
-        self.callers_read = on;
         self
     }
 
@@ -545,7 +535,6 @@ impl ClientBuilder {
             tick: self.tick_time,
             connect_timeout: self.connect_timeout,
             max_reply: self.max_reply,
-            callers_read: self.callers_read,
         };
         let client = Client::assemble(Box::new(servers), self.hosts, hosts.chroot, self.retry);
         if let Some(wait) = self.deadlock_warning {

@@ -191,7 +191,7 @@ mod tests {
         }
 
         fn await_server(&self, _reads: bool) -> Option<AwaitsServer> {
-            self.0.count()
+            Some(self.0.count())
         }
 
         fn flushed_by(&self, _until: Deadline) {}
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn an_answered_caller_no_longer_counts() {
-        let turn = ReadingTurn::new(true);
+        let turn = ReadingTurn::new();
         let connection = ReadByAnother(Arc::clone(&turn));
         let must_read = || turn.rest(Moment::ZERO, Moment::NEVER).is_none();
         let pending = PendingReply::new(1, None).over(&connection);

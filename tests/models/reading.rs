@@ -44,7 +44,7 @@ enum Sent {
 impl Line {
     fn new() -> Arc<Line> {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Arc::new(Line { turn: ReadingTurn::new(true), state, changed })
+        Arc::new(Line { turn: ReadingTurn::new(), state, changed })
     }
 
     fn change(&self, change: impl FnOnce(&mut LineState)) {
@@ -132,7 +132,7 @@ impl Connection for Line {
     }
 
     fn await_server(&self, reads: bool) -> Option<AwaitsServer> {
-        if reads { self.turn.count() } else { self.turn.count_sleeper(self) }
+        Some(if reads { self.turn.count() } else { self.turn.count_sleeper(self) })
     }
 
     fn read_until(&self, _then: Deadline, is_done: &dyn Fn() -> bool) {

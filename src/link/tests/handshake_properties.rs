@@ -35,7 +35,6 @@ pub(in crate::link) fn wanted(known: bool) -> Search {
             tick: None,
             connect_timeout: timeout,
             max_reply: 1 << 20,
-            callers_read: true,
         },
         session: known.then_some(granted),
         last_zxid: 0,

@@ -23,7 +23,6 @@ fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
         tick: None,
         connect_timeout: Duration::from_secs(10),
         max_reply: 1 << 20,
-        callers_read: true,
     };
     Link::open(config, Box::new(on_notice), Box::new(|_, _| Vec::new())).unwrap()
 }

@@ -36,7 +36,6 @@ fn link(host: Host, auth: Vec<Auth>, (on_notice, on_event): (OnNotice, OnEvent))
         tick: None,
         connect_timeout: LONG,
         max_reply: 1 << 20,
-        callers_read: true,
     };
     Link::open(config, on_notice, on_event).unwrap()
 }

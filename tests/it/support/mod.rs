@@ -60,19 +60,7 @@ pub(crate) fn setting(name: &str, default: u64) -> u64 {
 
 /// The settings of a client of these hosts, over the transport that the environment asks for.
 pub(crate) fn connecting(hosts: &str) -> ClientBuilder {
-    Transport::wanted().client(hosts).callers_read(callers_read())
-}
-
-/// Whether the calls of the next client read answers themselves: as `ZKLOCK_CALLERS_READ` says, or those
-/// of every other client.
-fn callers_read() -> bool {
-    static CLIENTS: AtomicU32 = AtomicU32::new(0);
-    match env::var("ZKLOCK_CALLERS_READ").as_deref() {
-        Ok("on") => true,
-        Ok("off") => false,
-        Ok(other) => panic!("ZKLOCK_CALLERS_READ is on or off, not {other:?}"),
-        Err(_) => CLIENTS.fetch_add(1, Ordering::Relaxed) % 2 == 0,
-    }
+    Transport::wanted().client(hosts)
 }
 
 /// A path that no other test, run or process uses.

@@ -36,7 +36,6 @@ impl Listener {
             tick: None,
             connect_timeout: Duration::from_secs(20),
             max_reply: 1 << 20,
-            callers_read: true,
         };
         let on_notice = move |notice| {
             let _ = attach.try_send(notice);
