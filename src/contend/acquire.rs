@@ -363,7 +363,9 @@ impl Attempt<'_> {
                     let Contention { client, node, noun, .. } = self.contention;
                     let watch = self.watched.take(&name);
                     let place = (*node, &*name);
-                    let data = self.data();
+                    // Not what the node was made with: that tells of the wait, in kilobytes if the thread
+                    // holds many locks.
+                    let data = &self.contention.data;
                     let mut hold = Hold::new(client, session, place, czxid, watch, noun, data);
                     hold.contested = contested;
                     hold.limit_to(self.contention.hold_at_most);

@@ -2,8 +2,8 @@
 //! as the first one's, until one of that lock was [dropped by another thread](super::guards_given_away).
 
 use std::cell::RefCell;
-use std::mem;
 use std::sync::{Arc, Weak};
+use std::{mem, ptr};
 
 use super::contender_facts::MOST_NAMED;
 use super::guards_given_away::GuardsGivenAway;
@@ -55,6 +55,19 @@ pub(super) fn note_taken(watchdog: &Arc<Watchdog>, turn: u32) {
     });
 }
 
+/// This thread has let go of it. What is not noted, as it was long ago or by another thread, is found to be over later.
+pub(super) fn note_left(watchdog: &Arc<Watchdog>, turn: u32) {
+    with_entries(|entries, _| {
+        let is_it = |entry: &Entry| {
+            entry.turn == turn && ptr::eq(entry.watchdog.as_ptr(), Arc::as_ptr(watchdog))
+        };
+        let latest = entries.len().saturating_sub(FEW);
+        if let Some(place) = entries[latest..].iter().rposition(is_it) {
+            drop(entries.remove(latest + place));
+        }
+    });
+}
+
 /// The nodes that this thread has taken and holds, as the server knows them: the latest first, and not too many.
 pub(super) fn held_by_this_thread() -> Vec<String> {
     let mut held = Vec::new();
@@ -64,10 +77,10 @@ pub(super) fn held_by_this_thread() -> Vec<String> {
 
 /// The node by which this thread holds this lock of this client.
 pub(super) fn own_hold_of(core: &ClientCore, lock: &str) -> Option<String> {
-    let client: Arc<GuardsGivenAway> = core.extension();
-    let mut own = None;
+    let (mut client, mut own) = (None, None);
     look_at_live(|watchdog| {
-        let is_same = Arc::ptr_eq(&watchdog.given_away, &client);
+        let client: &Arc<GuardsGivenAway> = client.get_or_insert_with(|| core.extension());
+        let is_same = Arc::ptr_eq(&watchdog.given_away, client);
         if is_same && path::parent(&watchdog.node) == lock {
             own = Some(watchdog.node.clone());
         }

@@ -23,6 +23,7 @@ pub(crate) const DROP_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) struct HeldNode {
     pub(super) core: Arc<ClientCore>,
     pub(super) session: Arc<Session>,
+    pub(crate) session_id: i64,
     pub(super) watchdog: Arc<Watchdog>,
     /// The node as the client names it.
     pub(super) path: String,
@@ -36,7 +37,7 @@ pub(crate) struct HeldNode {
 impl HeldNode {
     /// Whether that is the node, and not another one of the same name.
     pub(super) fn is_own(&self, stat: &Stat) -> bool {
-        stat.ephemeral_owner == self.session.id()
+        stat.ephemeral_owner == self.session_id
             && self.watchdog.named.is_none_or(|czxid| czxid == stat.czxid)
     }
 
@@ -61,13 +62,14 @@ impl HeldNode {
     }
 
     /// Whether a thread that has not held it before may get it: if the session has no known lease,
-    /// only while there is a connection. Records nothing, so the caller may hold mutexes.
+    /// only while there is a connection. Records nothing, so the caller may hold mutexes; it knows
+    /// that the process is not a forked one.
     pub(crate) fn may_be_granted(&self) -> bool {
         let is_sure = || self.session.may_adopt() || self.session.status().now().is_usable();
         let state = self.watchdog.state.lock();
         let may_last = state.lost.is_none() && !state.is_held_too_long();
         drop(state);
-        may_last && self.session.is_trusted() && is_sure()
+        may_last && self.session.trusted_here().is_ok() && is_sure()
     }
 
     /// How long it is certain to be held.
@@ -131,10 +133,6 @@ impl HeldNode {
         if self.watchdog.state.lock().arrivals.is_none() {
             self.watchdog.watch_for_others();
         }
-    }
-
-    pub(crate) fn session_id(&self) -> i64 {
-        self.session.id()
     }
 
     /// Runs a job in the background while the session lasts; it returns when to run it again.

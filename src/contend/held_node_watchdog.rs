@@ -615,14 +615,15 @@ impl Watchdog {
         self.state.lock().is_refused = true;
     }
 
-    /// Records that the lease or the holder's time has ended, if so, and returns why it is lost.
+    /// Records that the lease or the holder's time has ended, if so, and returns why it is lost. The caller knows that
+    /// the process is not a forked one.
     pub(super) fn look_at_clocks(self: &Arc<Self>, session: &Arc<Session>) -> Option<LossReason> {
         self.look_at_lease(session).or_else(|| self.end_turn(session))
     }
 
     /// Records that the lease has ended, if it has, and returns why it is lost.
     fn look_at_lease(self: &Arc<Self>, session: &Session) -> Option<LossReason> {
-        let end = session.trusted().err()?;
+        let end = session.trusted_here().err()?;
         // Another loss may have come first.
         Some(self.lose(end.into()))
     }

@@ -6,7 +6,7 @@ use std::{fmt, mem};
 
 use uuid::Uuid;
 
-use super::held_by_thread::note_taken;
+use super::held_by_thread::{note_left, note_taken};
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::held_node_watchdog::{BETWEEN_LOOKS, OnLost, OnRequest, ReleasedParts, Watchdog};
 use super::hold_limit::HoldLimit;
@@ -138,7 +138,9 @@ impl Hold {
         }
         let subscriptions = Mutex::new(subscriptions);
         let unanswered = AtomicUsize::new(0);
-        let held_node = HeldNode { core, session, watchdog, path, zxid, subscriptions, unanswered };
+        let session_id = session.id();
+        let held_node =
+            HeldNode { core, session, session_id, watchdog, path, zxid, subscriptions, unanswered };
         Hold::of(client, Arc::new(held_node), 0, None)
     }
 
@@ -601,9 +603,11 @@ impl Hold {
     /// Gives up the node; `None` if another thread has it, or it is kept. Otherwise it must be deleted,
     /// unless it was lost before.
     fn part(&mut self) -> Option<ReleasedParts> {
-        if self.taken_by.is_some_and(|thread| thread != rt::thread_id()) {
-            let watchdog = &self.held_node.watchdog;
-            watchdog.given_away.note(&watchdog.node);
+        let watchdog = &self.held_node.watchdog;
+        match self.taken_by {
+            Some(thread) if thread == rt::thread_id() => note_left(watchdog, self.turn),
+            Some(_) => watchdog.given_away.note(&watchdog.node),
+            None => {}
         }
         // Before the next holder can report that it has acquired it.
         self.held_node.loss_seen();

@@ -126,7 +126,7 @@ impl SharedNode {
         let (turn, left) = held_node.next_turn(true);
         let since = rt::now();
         state.phase = NodePhase::Kept { number, held_node: Arc::clone(held_node), turn, since };
-        let session = held_node.session_id();
+        let session = held_node.session_id;
         let untimed = state.timed.replace(session) != Some(session);
         drop(state);
         if let Some(end) = since.checked_add(keep).filter(|_| untimed) {

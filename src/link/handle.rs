@@ -162,9 +162,11 @@ impl Link {
     /// only errors: a call that finds the lease run out ends it for all, even if a renewal is on
     /// its way.
     pub(crate) fn lease(&self) -> Result<Duration, End> {
-        if self.is_elsewhere() {
-            return Err(End::Closed);
-        }
+        if self.is_elsewhere() { Err(End::Closed) } else { self.lease_here() }
+    }
+
+    /// The same, for a caller that knows that the process is not a forked one.
+    pub(crate) fn lease_here(&self) -> Result<Duration, End> {
         let lease_end = &self.shared.lease_end;
         let mut end = lease_end.load(Ordering::Acquire);
         loop {

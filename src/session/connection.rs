@@ -342,6 +342,11 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// long that is certain without another answer: zero where no lease is known.
     fn trusted(&self) -> Result<Duration, End>;
 
+    /// The same, for a caller that knows that the process is not a forked one.
+    fn trusted_here(&self) -> Result<Duration, End> {
+        self.trusted()
+    }
+
     /// Why the lease has run out, as far as that is known.
     fn why_lapsed(&self) -> Option<String> {
         None

@@ -128,6 +128,10 @@ impl Connection for Link {
         Link::lease(self)
     }
 
+    fn trusted_here(&self) -> Result<Duration, End> {
+        Link::lease_here(self)
+    }
+
     fn seen_zxid(&self) -> i64 {
         Link::seen_zxid(self)
     }

@@ -687,6 +687,11 @@ impl Verbs {
         self.connection.trusted()
     }
 
+    /// See [`Connection::trusted_here`].
+    pub(crate) fn trusted_here(&self) -> Result<Duration, End> {
+        self.connection.trusted_here()
+    }
+
     /// See [`Connection::seen_zxid`].
     pub(crate) fn seen_zxid(&self) -> i64 {
         self.connection.seen_zxid()

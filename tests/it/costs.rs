@@ -5,7 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
-use zklock::{Cancel, Client, DistributedSemaphore, Event, SessionState};
+use zklock::{
+    Cancel, Client, DistributedLock, DistributedSemaphore, Event, LockGuard, SessionState,
+};
 
 use crate::support::logs::{Entry, logs};
 use crate::support::proxy::{Proxy, opcode};
@@ -349,4 +351,28 @@ fn the_memory_of_a_waiter_does_not_grow_with_the_line() {
     });
     held.release().unwrap();
     site.finish([zk, holder]);
+}
+
+/// What a node tells of the wait (the locks that its thread holds) is needed no longer once the lock is held.
+#[test]
+fn the_memory_of_a_held_lock_does_not_grow_with_what_its_thread_holds() {
+    skip_without_server!();
+    skip_unless_alone!();
+    let site = Site::own("holder");
+    let zk = site.quiet_client();
+    // Sixty-four such paths are told.
+    let lock =
+        |number: u64| DistributedLock::new(&zk, &site.base, format!("{number}{}", "a".repeat(300)));
+    let take = |from: u64, to: u64| -> Vec<LockGuard> {
+        (from..to).map(|number| lock(number).lock().unwrap()).collect()
+    };
+    let first = take(0, 100);
+    let before = status("VmRSS");
+    let others = take(100, 500);
+    let each = (status("VmRSS") - before) / 400;
+    println!("{each} kB for each lock");
+    // What is told takes about 22.
+    assert!(each < 12, "{each} kB");
+    drop((first, others));
+    site.finish([zk]);
 }

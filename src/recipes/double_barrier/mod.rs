@@ -288,7 +288,7 @@ impl DoubleBarrier {
 
     /// Withdraws, unless a decided round names this participant; works in any session.
     fn withdraw(&self, hold: Hold, call: Call) -> Result<Withdrawn> {
-        let (own, owner) = (path::last(hold.path()).to_owned(), hold.held_node().session_id());
+        let (own, owner) = (path::last(hold.path()).to_owned(), hold.held_node().session_id);
         let look = |view: &mut View<'_>, whole: &str| {
             if view.session.id() != owner {
                 // This session's server may lag behind, and not show the node or the round.

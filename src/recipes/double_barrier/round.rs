@@ -64,7 +64,7 @@ impl Waiting {
     pub(super) fn new(hold: &Hold, data: &[u8], count: usize) -> Waiting {
         Waiting {
             own: path::last(hold.path()).to_owned(),
-            owner: hold.held_node().session_id(),
+            owner: hold.held_node().session_id,
             data: data.to_vec(),
             declared: false,
             known: BTreeMap::new(),
