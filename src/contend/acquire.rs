@@ -363,9 +363,10 @@ impl Attempt<'_> {
                     let Contention { client, node, noun, .. } = self.contention;
                     let watch = self.watched.take(&name);
                     let place = (*node, &*name);
-                    // Not what the node was made with: that tells of the wait, in kilobytes if the thread
-                    // holds many locks.
-                    let data = &self.contention.data;
+                    // What the node tells of the wait may be kilobytes, if the thread holds many locks.
+                    let made = self.made_with.as_deref();
+                    let told = made.and_then(|made| with_facts_of(made, &self.contention.data));
+                    let data = told.as_deref().unwrap_or_else(|| self.data());
                     let mut hold = Hold::new(client, session, place, czxid, watch, noun, data);
                     hold.contested = contested;
                     hold.limit_to(self.contention.hold_at_most);

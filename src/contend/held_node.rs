@@ -58,7 +58,8 @@ impl HeldNode {
     /// The same, for a caller that knows that the process is not a forked one.
     pub(super) fn loss_seen(&self) -> Option<LossReason> {
         let lost = self.watchdog.state.lock().lost;
-        lost.or_else(|| self.watchdog.look_at_clocks(&self.session))
+        let session = &self.session;
+        lost.or_else(|| self.watchdog.look_at_clocks(session, session.trusted_here()))
     }
 
     /// Whether a thread that has not held it before may get it: if the session has no known lease,

@@ -12,6 +12,7 @@ use super::contender_facts::{facts, with_held_for, with_kept_waiting};
 use super::guards_given_away::GuardsGivenAway;
 use super::hold_limit::HoldLimit;
 use super::kept_waiting::KeptWaiting;
+use crate::connection_notice::End;
 use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::loss_reason::LossReason;
@@ -615,17 +616,17 @@ impl Watchdog {
         self.state.lock().is_refused = true;
     }
 
-    /// Records that the lease or the holder's time has ended, if so, and returns why it is lost. The caller knows that
-    /// the process is not a forked one.
-    pub(super) fn look_at_clocks(self: &Arc<Self>, session: &Arc<Session>) -> Option<LossReason> {
-        self.look_at_lease(session).or_else(|| self.end_turn(session))
-    }
-
-    /// Records that the lease has ended, if it has, and returns why it is lost.
-    fn look_at_lease(self: &Arc<Self>, session: &Session) -> Option<LossReason> {
-        let end = session.trusted_here().err()?;
-        // Another loss may have come first.
-        Some(self.lose(end.into()))
+    /// Records that the lease, of which that is left, or the holder's time has ended, if so, and returns why it is lost.
+    pub(super) fn look_at_clocks(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        lease: Result<Duration, End>,
+    ) -> Option<LossReason> {
+        match lease {
+            Ok(_) => self.end_turn(session),
+            // Another loss may have come first.
+            Err(end) => Some(self.lose(end.into())),
+        }
     }
 
     /// Ends the hold of a holder whose time is over, if it is: tells of the loss, and then has the node deleted.
@@ -657,7 +658,7 @@ impl Watchdog {
 
     /// Ends the hold if its holder's time is over, and returns when to look again.
     pub(super) fn look_at_limit(self: &Arc<Self>, session: &Arc<Session>) -> Option<Instant> {
-        self.look_at_clocks(session);
+        self.look_at_clocks(session, session.trusted());
         let state = self.state.lock();
         let limit = state.limit.filter(|_| !state.released && state.lost.is_none())?;
         rt::now().checked_add(limit.until_next_look())

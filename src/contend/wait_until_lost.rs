@@ -110,7 +110,7 @@ impl LostHold {
     /// Records a loss that was not found before.
     fn look(&self) {
         if let Some(session) = self.watchdog.session.upgrade() {
-            self.watchdog.look_at_clocks(&session);
+            self.watchdog.look_at_clocks(&session, session.trusted());
         }
     }
 

@@ -438,6 +438,7 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
     let zk = site.client();
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
+    let lost = guard.lost();
     let unlocked = mutex(&zk, &site.base, "c").lock().unwrap();
     let member = Group::new(&zk, &site.base, "group").join("me", "").unwrap();
     let mut members = Group::new(&zk, &site.base, "group").observe();
@@ -450,6 +451,8 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
                 })
             };
             let is_as_promised = !guard.is_held()
+                && lost.reason() == Some(LossReason::ClientClosed)
+                && matches!(lost.wait_within(LONG), Some(Err(LossReason::ClientClosed)))
                 && is_closed(lock.lock().err())
                 && is_closed(mutex(&zk, &site.base, "b").try_lock_for(LONG).err())
                 && is_closed(lock.contenders().err())
