@@ -14,6 +14,10 @@ fail() {
 # `rust-version` in Cargo.toml: see check_rust_version.
 rust_for_tests=1.95
 
+# What scripts/test tests, as arguments for cargo: who builds the same builds nothing twice.
+# shellcheck disable=SC2034 # other scripts use it
+all_tests=(--workspace --features tls,sasl)
+
 # The version of the installed cargo, if it runs.
 cargo_version() {
     cargo --version 2>/dev/null | cut -d' ' -f2

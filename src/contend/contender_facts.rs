@@ -138,21 +138,8 @@ fn values(line: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// As a value: with commas between them, and `%` and two digits for what would end a name or the value.
 fn named(nodes: &[String]) -> String {
-    let mut all = String::new();
-    for (place, node) in nodes.iter().take(MOST_NAMED).enumerate() {
-        if place > 0 {
-            all.push(',');
-        }
-        for one in node.chars() {
-            match one {
-                '%' => all.push_str("%25"),
-                ',' => all.push_str("%2C"),
-                ' ' => all.push_str("%20"),
-                _ => all.push(one),
-            }
-        }
-    }
-    all
+    let name = |node: &String| node.replace('%', "%25").replace(',', "%2C").replace(' ', "%20");
+    nodes.iter().take(MOST_NAMED).map(name).collect::<Vec<_>>().join(",")
 }
 
 fn nodes_in(value: &str) -> Vec<String> {
