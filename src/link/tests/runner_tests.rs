@@ -171,18 +171,19 @@ fn defer_three(link: &Link, stream: &mut TcpStream) -> usize {
     let [(first, of_first), (second, of_second), (unwanted, of_unwanted)] =
         [(); 3].map(|()| asked());
     let (open, gate) = mpsc::channel::<()>();
-    let looks = Arc::new(AtomicUsize::new(0));
-    let looked = Arc::clone(&looks);
+    let (look, looks) = mpsc::channel();
+    let look_at_second = look.clone();
     // Until the others are queued behind it, the link's thread does not learn whether it is wanted.
     let after_the_others = move || {
-        looked.fetch_add(1, Ordering::SeqCst);
+        let _ = look.send("first");
         let _ = gate.recv();
         true
     };
+    let is_second_wanted = move || look_at_second.send("second").is_ok();
     link.later(DeferredRequest { verb: first, is_wanted: Box::new(after_the_others) });
     link.shared.wake();
     link.later(DeferredRequest { verb: unwanted, is_wanted: Box::new(|| false) });
-    link.later(DeferredRequest { verb: second, is_wanted: Box::new(|| true) });
+    link.later(DeferredRequest { verb: second, is_wanted: Box::new(is_second_wanted) });
     drop(open);
     for error in [code::NO_NODE, code::NO_AUTH] {
         let request = read_request(stream);
@@ -193,7 +194,11 @@ fn defer_three(link: &Link, stream: &mut TcpStream) -> usize {
     assert_eq!(of_second.recv_timeout(LONG), Ok(code::NO_AUTH));
     let nobody = of_unwanted.recv_timeout(LONG);
     assert_eq!(nobody, Err(mpsc::RecvTimeoutError::Disconnected), "it was sent, or is kept");
-    looks.load(Ordering::SeqCst)
+    // Two that change places and then change back are sent in their order.
+    let looks: Vec<_> = looks.try_iter().collect();
+    let of_first = looks.iter().take_while(|what| **what == "first").count();
+    assert!(!looks[of_first..].contains(&"first"), "the second one came before: {looks:?}");
+    of_first
 }
 
 #[test]
