@@ -208,11 +208,12 @@ impl Running {
     }
 }
 
-/// Waits until a process of somebody else has ended, though its parent, which is stopped, does not know it.
+/// Waits until a process of somebody else has ended with all its threads, whether or not its parent knows it.
 pub(crate) fn until_ended(process: Pid) {
     let begun = Instant::now();
     let state = || fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    while !state().contains(") Z ") {
+    let threads = || fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+    while threads() > 1 || !(state().is_empty() || state().contains(") Z ")) {
         assert!(begun.elapsed() < Duration::from_secs(60), "{process} goes on: {}", state());
         thread::yield_now();
     }
