@@ -178,7 +178,7 @@ impl ClientCore {
     }
 
     /// Has events reported to the program, from here on.
-    pub(super) fn report_to(&self, function: OnReport) {
+    pub(crate) fn report_to(&self, function: OnReport) {
         self.reports.tell_to(function, &self.events);
     }
 

@@ -19,8 +19,8 @@ mod tree;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use harness::{Play, Role, Stage};
@@ -29,6 +29,7 @@ use world::Operation;
 
 use crate::Cancel;
 use crate::DistributedLock;
+use crate::event::Event;
 use crate::rt::schedule::current;
 use crate::wire_values::NodeEvent;
 
@@ -188,6 +189,12 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
     }
     impl Play for Paused {
         fn act(&self, stage: &Stage, role: Role<'_>) {
+            let (ends, all_ends) = mpsc::channel();
+            role.client.core().report_to(Arc::new(move |event| {
+                if matches!(event, Event::HoldLost { .. } | Event::Released { .. }) {
+                    let _ = ends.send(event.clone());
+                }
+            }));
             let Ok(guard) = DistributedLock::new(role.client, "/locks", "one").lock() else {
                 return stage.accuse("the lock was not granted".to_owned());
             };
@@ -234,6 +241,14 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
             }
             if is_over && told.load(Ordering::SeqCst) != 1 {
                 stage.accuse(format!("on_lost was called {} times", told.load(Ordering::SeqCst)));
+            }
+            let mut end = None;
+            stage.eventually("the report of the hold's end", || {
+                end = end.take().or_else(|| all_ends.try_recv().ok());
+                end.is_some()
+            });
+            if is_over && !matches!(end, Some(Event::HoldLost { .. })) {
+                stage.accuse(format!("the loss was reported as {end:?}"));
             }
             stage.count(is_over);
         }
