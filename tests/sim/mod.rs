@@ -244,7 +244,7 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
             }
             let mut end = None;
             stage.eventually("the report of the hold's end", || {
-                end = end.take().or_else(|| all_ends.try_recv().ok());
+                end = all_ends.try_recv().ok();
                 end.is_some()
             });
             if is_over && !matches!(end, Some(Event::HoldLost { .. })) {
