@@ -255,10 +255,10 @@ pub use link::sasl::Sasl;
 pub use link::tls::Tls;
 pub use loss_reason::LossReason;
 pub use recipes::barrier::Barrier;
-pub use recipes::common_to_locks::LockNode;
 pub use recipes::double_barrier::DoubleBarrier;
 pub use recipes::election::{LeaderElection, Leadership};
 pub use recipes::group::Group;
+pub use recipes::lock_node::LockNode;
 pub use recipes::multi_lock::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, LockGuard};
 pub use recipes::once::Once;
@@ -290,7 +290,7 @@ pub mod election {
 
 /// Types for locks that are [held for maintenance](LockNode::hold_for_maintenance).
 pub mod maintenance {
-    pub use crate::contend::maintenance::{MaintenanceEnd, MaintenanceHold};
+    pub use crate::contend::maintenance_node::{MaintenanceEnd, MaintenanceHold};
 }
 
 /// The guard of a participant inside a [`DoubleBarrier`].

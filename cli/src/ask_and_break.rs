@@ -6,7 +6,7 @@ use serde_json::json;
 use zklock::Contender;
 
 use crate::exit::{Exit, Failure};
-use crate::look::shown::{as_json, is_orphan, lock_at};
+use crate::look::describe_contenders::{as_json, is_orphan, lock_at};
 use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::output::{print_json, say};

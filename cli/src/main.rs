@@ -1,11 +1,11 @@
 //! `zklock`: runs commands under ZooKeeper locks, and shows who holds and who waits.
 //!
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
-//! locks, `serve` serves them by HTTP, `ask_and_break` asks holders to release and breaks locks, `maintenance` holds
+//! locks, `serve` serves them by HTTP, `ask_and_break` asks holders to release and breaks locks, `hold_and_release` holds
 //! locks without a process, `token_check` compares fencing tokens. `exit`
 //! has the exit codes, `connect` a client with the settings given, `words`, `maintenance_words`, `local_time`, `table`,
 //! `log_lines` and `manual` what people read, `output` and `background_writer` how they get it without holding anybody up, `lease_budget` what time
-//! a command has to end, `reactions` what is done to it then.
+//! a command has to end, `on_loss_and_on_ask` what is done to it then.
 
 #![forbid(unsafe_code)]
 // What only `run` and `lead` use is compiled elsewhere, too.
@@ -16,11 +16,11 @@ mod background_writer;
 mod config;
 mod connect;
 mod exit;
+mod hold_and_release;
 mod lease_budget;
 mod local_time;
 mod log_lines;
 mod look;
-mod maintenance;
 mod maintenance_words;
 mod manual;
 #[cfg(target_os = "linux")]
@@ -100,8 +100,8 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
         Action::Wait(one) => (one.lock.clone(), look::wait(&global, &one)),
         Action::Ask(ask) => (ask.lock.clone(), ask_and_break::ask(&global, &ask)),
         Action::Break(one) => (one.lock.clone(), ask_and_break::break_lock(&global, &one)),
-        Action::Hold(hold) => (hold.lock.clone(), maintenance::hold(&global, &hold)),
-        Action::Release(one) => (one.lock.clone(), maintenance::release(&global, &one)),
+        Action::Hold(hold) => (hold.lock.clone(), hold_and_release::hold(&global, &hold)),
+        Action::Release(one) => (one.lock.clone(), hold_and_release::release(&global, &one)),
         Action::Doctor(doctor) => (String::new(), look::doctor(&global, &doctor)),
         Action::Token(Token::Check(check)) => (String::new(), token_check::check(&check)),
         Action::Completions { shell } => {

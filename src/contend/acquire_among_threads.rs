@@ -19,10 +19,10 @@ use super::held_by_thread::held_by_this_thread;
 use super::held_node::{HeldNode, Sharing};
 use super::held_node_watchdog::ReleasedParts;
 use super::hold::Hold;
-use super::long_wait::LongWait;
 use super::node_shared_by_threads::{
     Baton, NodePhase, Offer, SharedNode, SharedNodeState, WaitingThread,
 };
+use super::report_long_wait::LongWait;
 use super::tell_facts::tell_kept_waiting;
 use super::ticket::NodeNaming;
 use crate::acl::Acl;
@@ -31,11 +31,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::rt::{self, Deadline, Mutex, MutexGuard};
 use crate::session::client::Client;
-use crate::session::client_core::ClientCore;
+use crate::session::client_shared_state::ClientCore;
 use crate::session::notify::{Signal, Subscription};
-use crate::session::request_errors::cancelled;
+use crate::session::one_session::ended;
+use crate::session::request_purpose::cancelled;
 use crate::session::retrying_call::{Call, Stop};
-use crate::session::session::ended;
 use crate::session::status::SessionState;
 use crate::session::wait_limit::GRACE;
 

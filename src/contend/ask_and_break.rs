@@ -10,8 +10,8 @@ use crate::logging;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
-use crate::session::request_errors::Purpose;
-use crate::session::session::Session;
+use crate::session::one_session::Session;
+use crate::session::request_purpose::Purpose;
 
 /// What is written to ask.
 pub(super) const REQUEST: &[u8] = b"__REVOKE__";

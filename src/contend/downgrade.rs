@@ -14,7 +14,7 @@ use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt;
 use crate::session::connection::{Fault, NodeKind};
-use crate::session::request_errors::Purpose;
+use crate::session::request_purpose::Purpose;
 use crate::session::wait_limit::Wait;
 
 const CREATE: Purpose = Purpose::to_change("create the reader's node", "CREATE on the lock node");

@@ -11,7 +11,7 @@ use super::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::session::connection::{Fault, Step, Transacted};
-use crate::session::request_errors::Purpose;
+use crate::session::request_purpose::Purpose;
 use crate::session::retrying_call::Stop;
 
 pub(crate) const COMMIT: Purpose =

@@ -10,10 +10,10 @@ use super::hold_limit::HoldLimit;
 use crate::loss_reason::LossReason;
 use crate::rt::{self, AtomicUsize, Deadline, Mutex};
 use crate::session::client::Client;
-use crate::session::client_core::ClientCore;
+use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::{Answer, Fault, Stat};
 use crate::session::notify::Subscription;
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 
 /// How long dropping a guard waits for its node's deletion to be under way, and for callbacks that
 /// must end first.

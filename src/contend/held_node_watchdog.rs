@@ -10,8 +10,8 @@ use super::acquisition_steps::others;
 use super::ask_and_break::is_request;
 use super::contender_facts::{facts, with_held_for, with_kept_waiting};
 use super::guards_given_away::GuardsGivenAway;
+use super::held_by_waiting_threads::KeptWaiting;
 use super::hold_limit::HoldLimit;
-use super::kept_waiting::KeptWaiting;
 use crate::connection_notice::End;
 use crate::event::{Event, LogAs};
 use crate::logging;
@@ -20,12 +20,12 @@ use crate::path;
 use crate::rt::{self, AtomicBool, AtomicU64, Condvar, Deadline, Moment, Mutex, ThreadId};
 use crate::session::callback_threads::Callbacks;
 use crate::session::cancel::{Cancel, CancelState};
-use crate::session::client_core::ClientCore;
+use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::event_reports::Reports;
 use crate::session::notify::{Signal, Subscription};
+use crate::session::one_session::Session;
 use crate::session::reaper::Reaper;
-use crate::session::session::Session;
 
 /// How long to wait before repeating a request about the node that the server has refused.
 const PAUSE: Duration = Duration::from_millis(200);

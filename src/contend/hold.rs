@@ -23,9 +23,9 @@ use crate::rt::{self, AtomicUsize, Condvar, Deadline, Mutex, ThreadId};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::notify::Signal;
-use crate::session::request_errors::{Purpose, cancelled};
+use crate::session::one_session::{Session, ended};
+use crate::session::request_purpose::{Purpose, cancelled};
 use crate::session::retrying_call::{Call, Stop};
-use crate::session::session::{Session, ended};
 use crate::session::wait_limit::Wait;
 
 const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");

@@ -13,10 +13,10 @@ use super::acquire::Contention;
 use super::ask_and_break::delete_contender;
 use super::held_node::DROP_LIMIT;
 use super::list_contenders::Contender;
-use super::maintenance::{
+use super::maintenance_ahead::{HoldAhead, MaintenanceAhead};
+use super::maintenance_node::{
     EnsembleClock, MaintenanceEnd, MaintenanceHold, asked_for, fitting, held, is_held,
 };
-use super::maintenance_ahead::{HoldAhead, MaintenanceAhead};
 use super::rule::in_grant_order;
 use super::ticket::{NodeNaming, Ticket};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,9 +25,9 @@ use crate::rt::{self, Deadline};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, NodeKind, Stat};
 use crate::session::create_parents::make_parents;
-use crate::session::request_errors::{Purpose, cancelled};
+use crate::session::one_session::Session;
+use crate::session::request_purpose::{Purpose, cancelled};
 use crate::session::retrying_call::{Call, Stop};
-use crate::session::session::Session;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 

@@ -5,15 +5,15 @@ use std::time::{Duration, SystemTime};
 
 use super::ask_and_break::is_request;
 use super::contender_facts::{Facts, facts};
-use super::maintenance::{MaintenanceHold, held_since};
+use super::maintenance_node::{MaintenanceHold, held_since};
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, Found, Names, Stat};
-use crate::session::request_errors::Purpose;
-use crate::session::session::Session;
+use crate::session::one_session::Session;
+use crate::session::request_purpose::Purpose;
 use crate::session_id::SessionId;
 
 /// The owner of a node whose stat an ACL hides. No session has this id.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::ask_each::AskEach;
+use super::ask_about_many_nodes::AskEach;
 use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, Names};
-use crate::session::request_errors::Purpose;
-use crate::session::session::Session;
+use crate::session::one_session::Session;
+use crate::session::request_purpose::Purpose;
 
 /// At most so many nodes are asked for their children.
 const MOST_NODES: usize = 20_000;

@@ -3,21 +3,21 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use super::ask_each::AskEach;
-use super::kept_lists::KeptLists;
+use super::ask_about_many_nodes::AskEach;
+use super::contenders_to_read_again::{Known, Reading, which_to_read};
 use super::list_contenders::Contender;
 use super::list_locks::{LIST, LockList, UnlistedReason, Walk, is_told_apart, look_at_and_below};
+use super::lists_kept_between_looks::KeptLists;
 use super::ticket::Ticket;
 use super::wait_graph::Waits;
-use super::which_to_read::{Known, Reading, which_to_read};
 use crate::error::Result;
 use crate::path;
 use crate::rt;
 use crate::session::client::Client;
-use crate::session::client_core::ClientCore;
+use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::Answer;
+use crate::session::one_session::Session;
 use crate::session::requests::read_each_by;
-use crate::session::session::Session;
 
 impl Client {
     /// Looks who holds and who waits for the locks at `base` and below it, at any depth; `None` if the

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::maintenance::{EnsembleClock, end_of};
+use super::maintenance_node::{EnsembleClock, end_of};
 use super::ticket::Ticket;
 use crate::logging;
 use crate::path;
 use crate::rt::{self, AtomicBool};
 use crate::session::connection::{Answer, Fault};
 use crate::session::notify::{Signal, Subscription};
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 
 /// Of so many holds a waiter looks after the end, beginning with the first.
 const MOST: usize = 8;

@@ -8,7 +8,7 @@ use crate::path;
 use crate::session::changes_iterator::Changes;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
-use crate::session::request_errors::Purpose;
+use crate::session::request_purpose::Purpose;
 use crate::session::watch_loop::View;
 
 const LOOK: Purpose = Purpose::to_read("read who holds the lock", "READ on the lock node");

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::kept_waiting::KeptWaiting;
+use super::held_by_waiting_threads::KeptWaiting;
 use crate::error::Result;
 use crate::rt::{self, Mutex};
-use crate::session::client_core::ClientCore;
+use crate::session::client_shared_state::ClientCore;
 use crate::session::notify::Signal;
-use crate::session::request_errors::unanswered;
+use crate::session::request_purpose::unanswered;
 
 /// Whether others are ahead, as lists have shown: evidence for each call that waits for this
 /// acquisition, if the list was asked for after the call had begun.

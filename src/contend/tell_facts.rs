@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::contender_facts::{differ_in_facts_only, with_kept_waiting};
+use super::held_by_waiting_threads::KeptWaiting;
 use super::held_node::HeldNode;
 use super::held_node_watchdog::Watchdog;
-use super::kept_waiting::KeptWaiting;
 use crate::rt::{self, Moment, Mutex};
-use crate::session::client_core::ClientCore;
+use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::{Answer, Fault};
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 
 /// How long after the grant a node tells it: a lock that was released by then is not worth a write.
 const UNTIL_TOLD: Duration = Duration::from_secs(1);

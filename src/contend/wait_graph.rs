@@ -10,12 +10,12 @@ use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::kept_lists::KeptLists;
+use super::contenders_to_read_again::Reading;
 use super::list_contenders::Contender;
 use super::list_locks::UnlistedReason;
+use super::lists_kept_between_looks::KeptLists;
 use super::rule::excludes;
 use super::ticket::ContenderKind;
-use super::which_to_read::Reading;
 use crate::path;
 use crate::rt;
 use crate::session_id::SessionId;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::explain_lease_end::Recent;
-use super::granted::Granted;
+use super::granted_timeouts::Granted;
 use super::heartbeats::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]

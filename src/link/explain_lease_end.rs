@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::granted::Granted;
+use super::granted_timeouts::Granted;
 use crate::rt::Moment;
 
 /// See the module.
@@ -104,7 +104,7 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::granted::tests::granted_at;
+    use crate::link::granted_timeouts::tests::granted_at;
     use crate::wire_values::code;
 
     const T: Duration = Duration::from_secs(12);

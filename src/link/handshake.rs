@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::address_failure::Failure;
 use super::credentials_and_tls::{Access, Auth};
-use super::granted::{Granted, tick_shown};
+use super::granted_timeouts::{Granted, tick_shown};
 use super::reconnects_in_doubt::News;
 use super::search_rounds::Search;
 use super::server_stream::ServerStream;

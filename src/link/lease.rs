@@ -187,7 +187,7 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use super::super::granted::USUAL_TICK;
+    use super::super::granted_timeouts::USUAL_TICK;
     use super::*;
 
     const T: Duration = Duration::from_secs(12);

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::config::LinkConfig;
 use super::credentials_and_tls::Access;
-use super::granted;
+use super::granted_timeouts;
 use super::link_commands::{Command, NAP, OnNotice, Outgoing};
 use super::locked_connection::{Broken, LAPSED, LinkShared, LockedConnection, poll, survive};
 use super::reconnects_in_doubt::{Attempts, News};
@@ -446,7 +446,7 @@ impl Runner {
                     (Some(_), Some(_)) => format!("is over and is being closed at {address}"),
                 };
                 logging::info!(target: "zklock::link", "session 0x{:x} {what}", granted.session);
-                granted::warn(granted, (before, by_server), asked);
+                granted_timeouts::warn(granted, (before, by_server), asked);
                 self.config.resolver.replaced_sessions.warn(&granted.password);
                 // Of what TLS has decrypted in the handshakes, the socket does not tell.
                 self.read_server(connection);

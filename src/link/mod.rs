@@ -7,7 +7,7 @@
 //! session.
 //!
 //! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`]
-//! when it is renewed, [`granted`] on which terms, [`explain_lease_end`] why it was not;
+//! when it is renewed, [`granted_timeouts`] on which terms, [`explain_lease_end`] why it was not;
 //! [`too_large_requests`] how large requests may be, [`unsupported_operations`] which of them servers do
 //! not know. [`search_thread`] finds a server: [`resolver`] has the addresses, [`search_rounds`] says
 //! which of them to ask when, [`handshake`] asks one, [`address_failure`] says why it does not serve the
@@ -22,7 +22,7 @@ pub(crate) mod config;
 pub(crate) mod core;
 pub(crate) mod credentials_and_tls;
 mod explain_lease_end;
-mod granted;
+mod granted_timeouts;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 mod heartbeats;

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::granted::Granted;
+use super::granted_timeouts::Granted;
 use crate::rt::{Moment, Mutex};
 
 /// What the link has to know of attempts while the search goes on.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::address_failure::Failure;
 use super::config::LinkConfig;
-use super::granted::Granted;
+use super::granted_timeouts::Granted;
 use super::reconnects_in_doubt::Attempts;
 use crate::rt::Moment;
 

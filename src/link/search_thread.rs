@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::address_failure::Failure;
-use super::granted::Granted;
+use super::granted_timeouts::Granted;
 use super::handshake::{close_session, is_stopped, pause, try_address};
 use super::reconnects_in_doubt::News;
 use super::search_rounds::{Order, Rounds, Search};

@@ -2,12 +2,12 @@
 
 use uuid::Uuid;
 
-use super::change_once::make_once;
+use super::change_at_most_once::make_once;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt;
 use crate::session::connection::{Answer, Fault};
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::View;
 

@@ -2,21 +2,21 @@
 //!
 //! - Locks: [`mutex`], [`rwlock`], [`semaphore`], [`reentrant`], [`multi_lock`]; and [`election`]. Each consists
 //!   of a form, which tells the engine what its contenders ask for, and a guard, which dereferences to its
-//!   [`Hold`](crate::Hold); they share [`common_to_locks`].
+//!   [`Hold`](crate::Hold); they share [`lock_node`].
 //! - Others: [`barrier`], [`double_barrier`], [`two_phase_commit`], [`group`]; [`once`], which is a lock and
 //!   marks; [`queue`] and [`priority_queue`], which share the items of the first. They use
 //!   [`recipe_znode`], some through a [`znode`].
 //! - Data: [`znode`], [`shared_value`], [`shared_counter`], [`transaction`], and their [`version_and_stat`] and
-//!   [`znode_create_options`]; [`change_once`] makes a change that may have no answer, [`children_generation`] tells from a
+//!   [`znode_create_options`]; [`change_at_most_once`] makes a change that may have no answer, [`children_generation`] tells from a
 //!   stat whether a node has new children.
 
 pub(crate) mod barrier;
-mod change_once;
+mod change_at_most_once;
 mod children_generation;
-pub(crate) mod common_to_locks;
 pub(crate) mod double_barrier;
 pub(crate) mod election;
 pub(crate) mod group;
+pub(crate) mod lock_node;
 pub(crate) mod multi_lock;
 pub(crate) mod mutex;
 pub(crate) mod once;

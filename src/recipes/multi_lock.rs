@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::common_to_locks::LockNode;
+use super::lock_node::LockNode;
 use super::mutex::DistributedLock;
 use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::common_to_locks::{LockNode, guard, patience_setting, settings};
+use super::lock_node::{LockNode, guard, patience_setting, settings};
 use super::recipe_znode::NodeConfig;
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist, insist_within, report_end};

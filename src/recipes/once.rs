@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-use super::common_to_locks::default_data;
+use super::lock_node::default_data;
 use super::mutex::{DistributedLock, LockGuard};
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use super::version_and_stat::{Version, ZnodeStat};
@@ -19,7 +19,7 @@ use crate::fencing::FencingToken;
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::connection::Stat;
-use crate::session::request_errors::cancelled;
+use crate::session::request_purpose::cancelled;
 use crate::session::wait_limit::Wait;
 
 /// The first line of a mark. Unknown lines after it are ignored.

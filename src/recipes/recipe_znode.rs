@@ -9,9 +9,9 @@ use crate::path;
 use crate::session::changes_iterator::Changes;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
-pub(crate) use crate::session::request_errors::Purpose;
+use crate::session::one_session::Session;
+pub(crate) use crate::session::request_purpose::Purpose;
 use crate::session::retrying_call::{Call, Stop};
-use crate::session::session::Session;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::common_to_locks::LockNode;
+use super::lock_node::LockNode;
 use super::mutex::{DistributedLock, LockGuard};
 use crate::contend::acquire::Limits;
 use crate::error::Result;

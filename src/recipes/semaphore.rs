@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::common_to_locks::{LockNode, guard, settings};
+use super::lock_node::{LockNode, guard, settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::change_once::change_at_most_once;
+use super::change_at_most_once::change_at_most_once;
 use super::recipe_znode::Purpose;
 use super::version_and_stat::Version;
 use super::znode::{CREATE, DELETE, WRITE, Znode, refused};
@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Created, Fault, Reply, Step, Transacted};
+use crate::session::one_session::Session;
 use crate::session::retrying_call::Call;
-use crate::session::session::Session;
 
 const CHECK: Purpose = Purpose::to_change("check the node", "READ on it");
 

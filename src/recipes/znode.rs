@@ -1,6 +1,6 @@
 //! A znode of the program's own, read and written on the locks' session.
 
-use super::change_once::{FindOut, LostChange, change_at_most_once, unknown};
+use super::change_at_most_once::{FindOut, LostChange, change_at_most_once, unknown};
 use super::recipe_znode::{NodeConfig, Purpose};
 use super::version_and_stat::{Version, Versioned, ZnodeStat};
 use super::znode_create_options::CreateOptions;
@@ -11,8 +11,8 @@ use crate::session::changes_iterator::Changes;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
+use crate::session::one_session::Session;
 use crate::session::retrying_call::Call;
-use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
 /// A handle of a znode, which need not exist, on the session of the client's locks.

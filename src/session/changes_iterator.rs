@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::client::Client;
 use super::connection::{Answer, Fault};
-use super::request_errors::Purpose;
+use super::request_purpose::Purpose;
 use super::retrying_call::{Call, Stop};
 use super::wait_limit::Wait;
 use super::watch_loop::{View, WatchLoop};

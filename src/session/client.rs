@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client_core::{ClientCore, Patience, known};
+use super::client_shared_state::{ClientCore, Patience, known};
 use super::connection::Ensemble;
 use super::event_reports::OnReport;
 use super::notify::{Subscription, Waiter};

@@ -9,7 +9,7 @@ use super::connection::{
     Reply, Request, SessionRecords, Step, Submission, Transacted, Waits,
 };
 use super::notify::Waiter;
-use super::session::{rejected, until_attached};
+use super::one_session::{rejected, until_attached};
 use crate::acl::{Acl, Permissions};
 use crate::connect_string::Host;
 use crate::connection_notice::End;

@@ -1,7 +1,7 @@
 //! Creates a node together with its missing parents.
 
 use super::connection::{Answer, Fault, NodeKind};
-use super::session::Session;
+use super::one_session::Session;
 use crate::acl::Acl;
 use crate::path;
 

@@ -1,12 +1,12 @@
 //! Sessions with the ensemble, and what supports them: waiting and background work.
 //!
-//! - [`client`] is public; its clones share a [`client_core`], which has one live [`session`] at a
-//!   time and opens another on demand, within the limits of [`retry_limits`]. [`status`]: what state a
+//! - [`client`] is public; its clones share one [`client_shared_state`], which has one live session ([`one_session`])
+//!   at a time and opens another on demand, within the limits of [`retry_limits`]. [`status`]: what state a
 //!   session is in.
 //! - [`requests`]: the requests of a session, built on a [`connection`]; [`connection_over_link`] is our own
 //!   connection, `adopted` that of a program's handle.
 //! - A [`retrying_call`] is what blocks the program: until when, what ends it, and which session it asks; its
-//!   [`request_errors`] words its errors. [`watch_loop`] looks again whenever something changes, over lost
+//!   [`request_purpose`] words its errors. [`watch_loop`] looks again whenever something changes, over lost
 //!   connections and sessions; [`changes_iterator`] reports each change of a state.
 //! - Waiting: [`notify`] (bells and subscriptions), [`watch_dispatch`], [`cancel`], [`wait_limit`], [`time_limit`],
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
@@ -21,20 +21,19 @@ pub(crate) mod cancel;
 pub(crate) mod changes_iterator;
 pub(crate) mod child_names;
 pub(crate) mod client;
-pub(crate) mod client_core;
+pub(crate) mod client_shared_state;
 pub(crate) mod connection;
 mod connection_over_link;
 pub(crate) mod create_parents;
 pub(crate) mod event_reports;
 pub(crate) mod notify;
+pub(crate) mod one_session;
 pub(crate) mod pending_reply;
 pub(crate) mod reaper;
-pub(crate) mod request_errors;
+pub(crate) mod request_purpose;
 pub(crate) mod requests;
 pub(crate) mod retry_limits;
 pub(crate) mod retrying_call;
-#[expect(clippy::module_inception, reason = "the one session among what serves sessions")]
-pub(crate) mod session;
 pub(crate) mod single_flight;
 pub(crate) mod status;
 pub(crate) mod time_limit;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::connection::{Answer, Fault, Stat};
 use super::notify::Subscription;
-use super::session::Session;
+use super::one_session::Session;
 use crate::error::Result;
 use crate::logging;
 use crate::path;

@@ -6,11 +6,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::client_core::{ClientCore, Patience};
+use super::client_shared_state::{ClientCore, Patience};
 use super::connection::{Answer, Fault};
 use super::notify::{Signal, Subscription, Waiter};
+use super::one_session::{Session, rejected};
 use super::retry_limits::Retry;
-use super::session::{Session, rejected};
 use super::wait_limit::{Wait, worth_asking};
 use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 
 use super::connection::{Answer, Names, Stat};
 use super::notify::{Signal, Subscription};
+use super::one_session::Session;
 use super::retrying_call::{Call, Stop};
-use super::session::Session;
 use crate::error::Result;
 use crate::rt::AtomicBool;
 

@@ -10,7 +10,7 @@ use crate::error::ErrorKind;
 use crate::rt::shuttled::set_poverty;
 use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
-use crate::session::client_core::Patience;
+use crate::session::client_shared_state::Patience;
 use crate::session::notify::Waiter;
 use crate::session::status::SessionState;
 

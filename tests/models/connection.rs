@@ -14,7 +14,7 @@ use crate::session::connection::{
     Step, Submission, Waits,
 };
 use crate::session::notify::Waiter;
-use crate::session::session::{ended, until_attached};
+use crate::session::one_session::{ended, until_attached};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 

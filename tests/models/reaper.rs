@@ -9,8 +9,8 @@ use super::threads;
 use super::until;
 use crate::rt::shuttled::set_poverty;
 use crate::session::notify::Waiter;
+use crate::session::one_session::Session;
 use crate::session::reaper::Reaper;
-use crate::session::session::Session;
 
 /// Makes a reaper and a session that reminds it of work without a thread, as a client's does.
 fn with_nodes(paths: &[&str]) -> (Arc<World>, Arc<Reaper>, Arc<Session>) {

@@ -14,7 +14,7 @@ use crate::session::connection::{
     Connection, Ensemble, Info, IsWanted, SessionRecords, Submission, Waits,
 };
 use crate::session::notify::Waiter;
-use crate::session::session::ended;
+use crate::session::one_session::ended;
 
 /// The simulated ensemble as one client sees it.
 pub(super) struct SimulatedEnsemble(pub(super) Arc<World>);

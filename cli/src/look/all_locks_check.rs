@@ -7,9 +7,9 @@ use std::time::SystemTime;
 use zklock::Client;
 
 use super::deadlocks::{in_a_sentence, look_for_deadlocks};
+use super::describe_contenders::why_unlisted;
 use super::findings::{Findings, Level, joined};
 use super::lock_check::look_at_lock;
-use super::shown::why_unlisted;
 use crate::exit::{Exit, Failure};
 use crate::options::Global;
 use crate::words::Ages;

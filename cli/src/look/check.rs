@@ -7,7 +7,7 @@ use serde_json::json;
 use zklock::{Client, Contender};
 
 use super::deadlocks::{in_a_sentence, look_for_deadlocks};
-use super::shown::lock_on;
+use super::describe_contenders::lock_on;
 use crate::exit::{Exit, Failure};
 use crate::options::{Check, Global};
 use crate::output::{print, print_json};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use zklock::{Client, Deadlock, WaitingHolder, Waits};
 
-use super::shown::{as_json, why_unlisted};
+use super::describe_contenders::{as_json, why_unlisted};
 use crate::exit::{Exit, Failure};
 use crate::options::{Deadlocks, Global};
 use crate::output::{complain, print, print_json, say};

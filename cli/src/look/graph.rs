@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use zklock::{Contender, Waits};
 
 use super::deadlocks::say_what_was_left_out;
-use super::shown::as_json;
+use super::describe_contenders::as_json;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Graph};
 use crate::output::{print, print_json, say};

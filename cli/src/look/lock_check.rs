@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
 
+use super::describe_contenders::is_orphan;
 use super::findings::Level;
-use super::shown::is_orphan;
 use crate::connect::Lock;
 use crate::exit::Failure;
 use crate::options::Global;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde_json::json;
 use zklock::{Contender, ListedLock, LockKind, LockList};
 
-use super::shown::{as_json, lock_kind, permits, warn_of_the_clock, why_unlisted};
+use super::describe_contenders::{as_json, lock_kind, permits, warn_of_the_clock, why_unlisted};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Ls};
 use crate::output::{complain, print_json, say};

@@ -1,20 +1,20 @@
-//! What shows locks and changes nothing. `shown` is how their parts are called and shown.
+//! What shows locks and changes nothing. `describe_contenders` is how their parts are called and shown.
 
 mod all_locks_check;
 mod check;
 mod clock_check;
 pub(crate) use clock_check::time_of_ensemble;
 pub(crate) mod deadlocks;
+pub(crate) mod describe_contenders;
 mod doctor;
 mod findings;
 mod four_letter_words;
 mod graph;
+mod hold_times_by_client;
 mod lock_check;
 mod ls;
 mod server_settings_check;
-mod shares;
 mod show_test_leader;
-pub(crate) mod shown;
 mod top;
 mod watch_and_wait;
 

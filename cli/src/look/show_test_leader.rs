@@ -3,7 +3,9 @@
 use serde_json::json;
 use zklock::{Contender, ContenderKind, LeaderElection, LockKind};
 
-use super::shown::{as_json, is_orphan, kind, lock_at, lock_kind, permits, warn_of_the_clock};
+use super::describe_contenders::{
+    as_json, is_orphan, kind, lock_at, lock_kind, permits, warn_of_the_clock,
+};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock};
 use crate::output::{complain, print, print_json, say};

@@ -10,8 +10,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use zklock::{Cancel, Contender, DistributedRwLock, ErrorKind, Wait};
 
-use super::shares::{Share, Shares};
-use super::shown::{as_json, lock_at};
+use super::describe_contenders::{as_json, lock_at};
+use super::hold_times_by_client::{Share, Shares};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, WaitFor, Watch};
 use crate::output::{print, print_json, say};

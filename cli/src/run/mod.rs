@@ -2,7 +2,7 @@
 //!
 //! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
 //! command; and the command, in a group of its own. `supervise_core` decides what zklock does meanwhile, `supervise`
-//! does it, `signal_thread` is what it does before, `stay` what it does afterwards, `held_lock` the locks,
+//! does it, `signal_thread` is what it does before, `hold_at_least` what it does afterwards, `held_lock` the locks,
 //! `run_settings` what there is to do.
 
 mod boot_clock;
@@ -11,10 +11,10 @@ mod event_lines;
 mod guard;
 mod guard_messages;
 mod held_lock;
+mod hold_at_least;
 mod received_signals;
 mod run_settings;
 mod signal_thread;
-mod stay;
 mod supervise;
 mod supervise_core;
 mod systemd;
@@ -34,9 +34,9 @@ use self::boot_clock::{after, now};
 use self::event_lines::Events;
 use self::guard::{GuardProcess, Plan};
 use self::held_lock::Held;
+use self::hold_at_least::Stayed;
 use self::run_settings::{Mode, RunSettings};
 use self::signal_thread::Waiting;
-use self::stay::Stayed;
 use self::supervise::{Outcome, Supervisor, lost_before_end};
 use self::terminal::Terminal;
 use crate::exit::{Exit, Failure};

@@ -20,9 +20,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use super::access::Access;
-use super::board::Board;
 use super::connections::{Connections, Seat};
 use super::listen::Listener;
+use super::prepared_replies::Board;
 use super::replies::{no_room, reply};
 use crate::exit::Failure;
 

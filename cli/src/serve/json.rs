@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use zklock::LockKind;
 
 use super::history::Held;
-use super::model::{Lock, Model, State};
-use super::seen::{Seen, SeenContender};
+use super::locks_worst_first::{Lock, Model, State};
+use super::seen_in_one_look::{Seen, SeenContender};
 use super::status::Ensemble;
-use crate::look::shown::permits;
+use crate::look::describe_contenders::permits;
 
 /// Changes if a reader of an earlier version would misunderstand it.
 const SCHEMA: u32 = 1;
@@ -174,9 +174,9 @@ fn millis(of: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::example_looks::{at, deadlock, lock, look};
     use super::super::history::History;
-    use super::super::sample::{at, deadlock, lock, look};
-    use super::super::seen::Edge;
+    use super::super::seen_in_one_look::Edge;
     use super::super::status::Status;
     use super::*;
 

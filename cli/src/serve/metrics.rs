@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use zklock::maintenance::MaintenanceHold;
 
-use super::model::{Lock, Model};
+use super::locks_worst_first::{Lock, Model};
 use super::status::{Ensemble, EnsembleState, STATES};
 
 /// So many locks have a label of their own; the others are summed up under [`OTHER`].
@@ -199,9 +199,9 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::example_looks::{at, deadlock, lock, look};
     use super::super::history::History;
-    use super::super::sample::{at, deadlock, lock, look};
-    use super::super::seen::{Seen, SeenLock};
+    use super::super::seen_in_one_look::{Seen, SeenLock};
     use super::super::status::Status;
     use super::*;
     use nom_openmetrics::Label;

@@ -1,24 +1,25 @@
 //! `zklock serve`: a page, JSON and metrics of the locks, for readers by HTTP.
 //!
-//! One thread, in `looks`, asks the ensemble. Of what it has `seen`, with the `history` of earlier looks, it makes a
-//! `model`, writes that as `json` and `metrics`, and puts it on the `board`, with the `status` of the session. Another
-//! thread, in `http`, serves readers from there: it takes them from where they `listen`, bounds their `connections`,
-//! and judges their `access`, if need be by a `token`; `replies` has the routes. (`sample` has looks for tests.)
+//! One thread, in `look_thread`, asks the ensemble. What it has seen (`seen_in_one_look`), with the `history` of earlier
+//! looks, becomes the `locks_worst_first`, written as `json` and `metrics` and with the `status` of the session into the
+//! `prepared_replies`. Another thread, in `http`, serves readers from there: it takes them from where they `listen`, bounds
+//! their `connections`, and judges their `access`, if need be by a `token`; `replies` has the routes. (`example_looks` is
+//! for tests.)
 
 mod access;
-mod board;
 mod connections;
+#[cfg(test)]
+mod example_looks;
 mod history;
 mod http;
 mod json;
 mod listen;
-mod looks;
+mod locks_worst_first;
+mod look_thread;
 mod metrics;
-mod model;
+mod prepared_replies;
 mod replies;
-#[cfg(test)]
-mod sample;
-mod seen;
+mod seen_in_one_look;
 mod status;
 mod token;
 
@@ -26,9 +27,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use self::access::Access;
-use self::board::Board;
 use self::json::Place;
 use self::listen::Address;
+use self::prepared_replies::Board;
 use crate::connect::close_within;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Serve};
@@ -56,7 +57,7 @@ pub(crate) fn serve(global: &Global, options: &Serve) -> Result<Exit, Failure> {
     });
     let access = Access::new(listener.port(), &options.host, token);
     let shown = listener.shown();
-    looks::start(client.clone(), bases, Arc::clone(&board))?;
+    look_thread::start(client.clone(), bases, Arc::clone(&board))?;
     let tell = || print(&format!("listening on {shown}")).map(drop);
     let end = http::serve(listener, access, &board, tell);
     close_within(END_WITHIN, client);

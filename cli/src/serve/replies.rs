@@ -13,8 +13,8 @@ use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 
 use super::access::{Access, Verdict};
-use super::board::Board;
 use super::metrics::Format;
+use super::prepared_replies::Board;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");

@@ -89,7 +89,7 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::at;
+    use super::super::example_looks::at;
     use super::*;
 
     #[test]

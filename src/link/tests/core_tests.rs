@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::granted::tests::granted_at;
+use super::super::granted_timeouts::tests::granted_at;
 use super::super::wire_format::Frame;
 use super::*;
 use crate::rt::Mutex;

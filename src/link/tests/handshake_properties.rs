@@ -8,7 +8,7 @@ use std::thread;
 use proptest::prelude::*;
 
 use super::super::config::LinkConfig;
-use super::super::granted::tests::granted_at;
+use super::super::granted_timeouts::tests::granted_at;
 use super::super::reconnects_in_doubt::Attempts;
 use super::super::resolver::Resolver;
 use super::*;

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::super::granted::tick_shown;
+use super::super::granted_timeouts::tick_shown;
 use super::super::reconnects_in_doubt::Attempts;
 use super::tests::*;
 use super::*;

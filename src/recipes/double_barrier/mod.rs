@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use round::{Capacity, WaitOutcome, Waiting, all_gone, crowd, withdraw};
 
-use super::common_to_locks::default_data;
+use super::lock_node::default_data;
 use super::recipe_znode::{NodeConfig, Purpose};
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire, insist, insist_within};
@@ -22,7 +22,7 @@ use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::client::Client;
-use crate::session::request_errors::{cancelled, unanswered};
+use crate::session::request_purpose::{cancelled, unanswered};
 use crate::session::retrying_call::Call;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::View;

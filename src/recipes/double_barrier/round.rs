@@ -7,7 +7,7 @@ use crate::contend::rule::in_grant_order;
 use crate::contend::ticket::{ContenderKind, Ticket};
 use crate::path;
 use crate::session::connection::{Answer, Fault, Found, Names, Step};
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 use crate::session::watch_loop::View;
 
 /// A participant that waits for a round.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use self::back_off::BackOff;
 use self::progress::ProgressBoard;
-use super::common_to_locks::{LockNode, guard, node_settings};
+use super::lock_node::{LockNode, guard, node_settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;

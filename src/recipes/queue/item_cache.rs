@@ -12,7 +12,7 @@ use crate::recipes::children_generation::Generation;
 use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::connection::{Names, Stat};
 use crate::session::notify::{Signal, Signals, Subscription};
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 
 /// How long, at most, until a leased item that was passed over is checked again.
 const RECHECK_AFTER: Duration = Duration::from_secs(1);

@@ -12,8 +12,8 @@ use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::session::connection::{Answer, Fault, Step};
-use crate::session::request_errors::Purpose;
-use crate::session::session::Session;
+use crate::session::one_session::Session;
+use crate::session::request_purpose::Purpose;
 use crate::session::wait_limit::Wait;
 
 /// After this many attempts in which other contenders came or went, an acknowledgement fails.

@@ -14,15 +14,15 @@ use crate::contend::ticket::{ContenderKind, Form, NodeNaming, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::children_generation::Generation;
-use crate::recipes::common_to_locks::default_data;
+use crate::recipes::lock_node::default_data;
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, OnAnswer, Stat, room};
 use crate::session::create_parents::make_parents;
-use crate::session::request_errors::cancelled;
+use crate::session::one_session::Session;
+use crate::session::request_purpose::cancelled;
 use crate::session::retrying_call::{Call, Stop};
-use crate::session::session::Session;
 use crate::session::status::SessionState;
 use crate::session::wait_limit::Wait;
 

@@ -14,10 +14,10 @@ use self::round::no_round;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::recipes::change_once::make_once;
+use crate::recipes::change_at_most_once::make_once;
 use crate::rt;
 use crate::session::connection::{Answer, Fault, Names, Stat, Step};
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 use crate::session::wait_limit::Wait;
 
 /// One round in which all participants commit, or all abort.

@@ -10,14 +10,14 @@ use crate::contend::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::recipes::common_to_locks::{default_data, guard};
+use crate::recipes::lock_node::{default_data, guard};
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
-use crate::session::client_core::ClientCore;
+use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer, Step};
-use crate::session::request_errors::cancelled;
+use crate::session::one_session::Session;
+use crate::session::request_purpose::cancelled;
 use crate::session::retrying_call::Stop;
-use crate::session::session::Session;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::recipe_znode::NodeConfig;
 use crate::session::connection::{Answer, Fault, Names, Stat};
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 use crate::session::watch_loop::View;
 
 /// The decision of a two-phase commit. The enum is exhaustive.

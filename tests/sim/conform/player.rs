@@ -20,7 +20,7 @@ use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::connection::{Created, Fault, NodeKind, Reply, Stat, Step};
 use crate::session::notify::{Subscription, Waiter};
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 use crate::session::status::SessionPhase;
 use crate::wire_values::NodeEvent;
 
@@ -420,7 +420,7 @@ impl<G: Ground> Player<G> {
         self.ground.open(who);
         let core = Arc::clone(self.ground.client(who).core());
         let deadline = Deadline::after(Duration::from_secs(30));
-        let patience = crate::session::client_core::Patience::OneAttempt;
+        let patience = crate::session::client_shared_state::Patience::OneAttempt;
         let Ok(Some(session)) = core.session(&Waiter::new(), deadline, || false, patience) else {
             panic!("client {who} got no session within 30 s")
         };

@@ -15,9 +15,9 @@ use crate::acl::Acl;
 use crate::path;
 use crate::rt::schedule::{Schedule, Stuck, current};
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::client_core::Patience::OneAttempt;
+use crate::session::client_shared_state::Patience::OneAttempt;
 use crate::session::notify::Waiter;
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 use crate::sim::connection::SimulatedEnsemble;
 use crate::sim::world::{Habits, Operation, RequestStage, Trap, World};
 

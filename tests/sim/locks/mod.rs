@@ -25,7 +25,7 @@ use crate::FencingToken;
 use crate::acl::Permissions;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, Schedule, Stuck, current};
-use crate::session::client_core::ClientCore;
+use crate::session::client_shared_state::ClientCore;
 
 /// How long a request that is under way may last beyond a deadline.
 const GRACE: Duration = Duration::from_millis(50);

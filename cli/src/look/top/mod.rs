@@ -25,8 +25,8 @@ use zklock::{Client, ClientBuilder, LockList};
 
 use self::key_decoder::Decoder;
 use self::view::{View, pause};
+use super::describe_contenders::why_unlisted;
 use super::ls::Row;
-use super::shown::why_unlisted;
 use crate::connect::close_within;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Top};

@@ -14,7 +14,7 @@ use crate::path;
 use crate::rt::AtomicBool;
 use crate::session::connection::{Answer, Fault};
 use crate::session::notify::{Signal, Subscription};
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 use crate::wire_values::NodeEvent;
 
 /// See the module.

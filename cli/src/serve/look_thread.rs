@@ -6,12 +6,12 @@ use std::{io, thread};
 
 use zklock::{Client, Deadlock, ErrorKind, UnlistedReason, Waits};
 
-use super::board::{Board, Snapshot};
 use super::history::History;
-use super::model::Model;
-use super::seen::Seen;
+use super::locks_worst_first::Model;
+use super::prepared_replies::{Board, Snapshot};
+use super::seen_in_one_look::Seen;
 use crate::look::deadlocks::BETWEEN_LOOKS;
-use crate::look::shown::why_unlisted;
+use crate::look::describe_contenders::why_unlisted;
 
 /// So many requests a second are sent at most, besides one for each look.
 const REQUESTS_A_SECOND: u32 = 490;

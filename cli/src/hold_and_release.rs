@@ -16,7 +16,7 @@ use zklock::{
 
 use crate::exit::{Exit, Failure, ignored_signals};
 use crate::local_time::{in_full, to_come};
-use crate::look::shown::as_json;
+use crate::look::describe_contenders::as_json;
 use crate::look::time_of_ensemble;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};

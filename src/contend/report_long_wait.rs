@@ -13,9 +13,9 @@ use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Mutex};
-use crate::session::client_core::ClientCore;
+use crate::session::client_shared_state::ClientCore;
+use crate::session::one_session::Session;
 use crate::session::retrying_call::Call;
-use crate::session::session::Session;
 
 /// A wait of more than this is long.
 const LONG: Duration = Duration::from_secs(5);

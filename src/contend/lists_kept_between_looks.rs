@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use crate::rt::AtomicBool;
 use crate::session::connection::{Answer, Names};
 use crate::session::notify::Subscription;
-use crate::session::session::Session;
+use crate::session::one_session::Session;
 
 /// The lists of one look, by the nodes' paths as the server knows them.
 #[derive(Clone, Default)]

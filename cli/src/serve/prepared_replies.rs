@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use hyper::body::Bytes;
 
 use super::json::{self, Place, Taken};
+use super::locks_worst_first::Model;
 use super::metrics::{self, Format};
-use super::model::Model;
 use super::status::Status;
 
 /// No lock was seen yet.

@@ -15,7 +15,7 @@ use crate::contend::hold::Hold;
 use crate::contend::hold_for_maintenance::{self, Terms};
 use crate::contend::hold_limit::SHORTEST;
 use crate::contend::list_contenders::{self, Contender};
-use crate::contend::maintenance::MaintenanceEnd;
+use crate::contend::maintenance_node::MaintenanceEnd;
 use crate::contend::observe_holders::observe;
 use crate::contend::proof_that_others_are_ahead::OthersSeen;
 use crate::contend::ticket::{ContenderKind, Form, MOST_PATIENCE, NodeNaming};
@@ -470,7 +470,7 @@ macro_rules! settings {
             }
         }
 
-        $crate::recipes::common_to_locks::node_settings!($lock $(, $kept)?);
+        $crate::recipes::lock_node::node_settings!($lock $(, $kept)?);
     };
 }
 
@@ -534,9 +534,9 @@ macro_rules! patience_setting {
 macro_rules! node_settings {
     ($lock:ident $(, $kept:ident)?) => {
         impl std::ops::Deref for $lock {
-            type Target = crate::recipes::common_to_locks::LockNode;
+            type Target = crate::recipes::lock_node::LockNode;
 
-            fn deref(&self) -> &crate::recipes::common_to_locks::LockNode {
+            fn deref(&self) -> &crate::recipes::lock_node::LockNode {
                 &self.lock_node
             }
         }

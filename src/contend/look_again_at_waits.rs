@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::ask_each::Paced;
-use super::kept_lists::ListsOfLook;
+use super::ask_about_many_nodes::Paced;
 use super::list_locks::LIST;
 use super::list_waits::look;
-use super::pace::Pace;
+use super::lists_kept_between_looks::ListsOfLook;
+use super::requests_per_second::Pace;
 use super::wait_graph::Waits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;

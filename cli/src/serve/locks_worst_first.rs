@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use zklock::LockKind;
 
 use super::history::{Held, History};
-use super::seen::{Edge, Seen, SeenContender, SeenDeadlock};
+use super::seen_in_one_look::{Edge, Seen, SeenContender, SeenDeadlock};
 
 /// How badly a lock is stuck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,7 +115,7 @@ fn waits_for(edges: &[Edge]) -> HashMap<&str, Vec<&str>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::{at, deadlock, lock, look};
+    use super::super::example_looks::{at, deadlock, lock, look};
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use zklock::LockKind;
 
-use super::seen::{Seen, SeenContender, SeenDeadlock, SeenLock};
+use super::seen_in_one_look::{Seen, SeenContender, SeenDeadlock, SeenLock};
 
 /// So many seconds after some time.
 pub(super) fn at(seconds: u64) -> SystemTime {

@@ -6,7 +6,7 @@ use zklock::maintenance::MaintenanceHold;
 use zklock::{Contender, Deadlock, LockKind, Waits};
 
 use crate::look::deadlocks::{in_words, what_ends};
-use crate::look::shown::why_unlisted;
+use crate::look::describe_contenders::why_unlisted;
 use crate::words::{Ages, client, note, parent, who};
 
 /// So many characters are kept of a contender's text, and of a sentence made of such texts.
