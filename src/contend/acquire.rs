@@ -1,6 +1,7 @@
 //! Acquires a lock: carries out on a session what the state machine in [`acquisition_steps`](super::acquisition_steps)
 //! decides, within the caller's limits.
 
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -363,11 +364,8 @@ impl Attempt<'_> {
                     let Contention { client, node, noun, .. } = self.contention;
                     let watch = self.watched.take(&name);
                     let place = (*node, &*name);
-                    // What the node tells of the wait may be kilobytes, if the thread holds many locks.
-                    let made = self.made_with.as_deref();
-                    let told = made.and_then(|made| with_facts_of(made, &self.contention.data));
-                    let data = told.as_deref().unwrap_or_else(|| self.data());
-                    let mut hold = Hold::new(client, session, place, czxid, watch, noun, data);
+                    let data = self.data_of_hold();
+                    let mut hold = Hold::new(client, session, place, czxid, watch, noun, &data);
                     hold.contested = contested;
                     hold.limit_to(self.contention.hold_at_most);
                     if self.contention.tells_facts && self.has_waited_long() {
@@ -647,6 +645,13 @@ impl Attempt<'_> {
     /// The data of its node.
     fn data(&self) -> &[u8] {
         self.made_with.as_deref().unwrap_or(&self.contention.data)
+    }
+
+    /// The data of its node, but for what they tell of the wait: that may be kilobytes, if the thread holds many locks.
+    fn data_of_hold(&self) -> Cow<'_, [u8]> {
+        let made = self.made_with.as_deref();
+        let told = made.and_then(|made| with_facts_of(made, &self.contention.data));
+        told.map_or(Cow::Borrowed(self.data()), Cow::Owned)
     }
 
     /// What a node that is made now tells of the wait, if that is more than the contention says.

@@ -633,7 +633,7 @@ impl Inner {
 
     fn process(&mut self, link: LinkId, server: usize, request: &Request) -> Answer<Reply> {
         let session = self.links[link].session;
-        let closed = self.tenures.get(&session).is_none_or(|tenure| tenure.closed);
+        let closed = self.is_closed(session);
         // A server that has not heard of the end still answers what it can by itself.
         if closed && is_for_the_leader(request) {
             return Err(Fault::SessionEnded);
@@ -1376,6 +1376,11 @@ impl Inner {
 
     pub(super) fn asked(&self, operation: Operation) -> u64 {
         self.asked[operation as usize]
+    }
+
+    /// Returns whether the servers have ended the session, even if its client does not know yet.
+    pub(super) fn is_closed(&self, session: i64) -> bool {
+        self.tenures.get(&session).is_none_or(|tenure| tenure.closed)
     }
 
     pub(super) fn is_murdered(&self, session: i64) -> bool {

@@ -399,10 +399,11 @@ impl Trial {
         self.world.look(|world| world.owner(&path))
     }
 
-    /// Checks that a holder is told of the end of its time before its node is deleted.
+    /// Checks that a holder is told of the end of its time before its node is deleted, unless the servers have ended its
+    /// session: a process that is stopped learns of both afterwards.
     fn check_told_first(&self, path: &str, session: i64) {
         let is_gone = self.world.look(|world| {
-            !world.contains(path) && !world.has_ended(session) && !world.is_murdered(session)
+            !world.contains(path) && !world.has_ended(session) && !world.is_closed(session)
         });
         if is_gone && !self.state.lock().deleted.contains_key(path) {
             self.accuse(format!("{path} was deleted before its holder was told"));
