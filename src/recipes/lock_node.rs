@@ -562,7 +562,8 @@ macro_rules! node_settings {
             /// blocks the others for `limit` at most, as long as its process runs and is connected.
             ///
             /// - Nobody else holds before the program was told: each callback of `on_lost` has begun
-            ///   by then, and has ended or had half a second.
+            ///   by then, and has ended or had half a second. Except if the session ends meanwhile:
+            ///   a process that was stopped until then is told when it goes on.
             /// - From the end of the time on, no call says that it is held: guards look at the clock,
             ///   which counts the time that the machine or the process slept. The timer, which tells
             ///   callbacks and deletes the node, may be late on a busy machine, and after the machine slept.
