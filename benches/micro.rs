@@ -9,8 +9,8 @@
 
 use std::hint::black_box;
 
+use contend::contender_node_name::{ContenderKind, Form, NodeNaming, Ticket};
 use contend::rule::{Rule, Verdict};
-use contend::ticket::{ContenderKind, Form, NodeNaming, Ticket};
 use divan::Bencher;
 use uuid::Uuid;
 
@@ -18,8 +18,8 @@ use uuid::Uuid;
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "a part is used here")]
 #[path = "../src/contend"]
 mod contend {
+    pub(crate) mod contender_node_name;
     pub(crate) mod rule;
-    pub(crate) mod ticket;
 }
 
 const CONTENDERS: usize = 10_000;

@@ -239,11 +239,11 @@ pub mod bench_only;
 
 // What every program uses.
 pub use acl::{Acl, Permissions};
+pub use contend::contender_node_name::{ContenderKind, NodeNaming};
 pub use contend::handover_among_threads_policy::HandOver;
 pub use contend::hold::Hold;
 pub use contend::list_contenders::Contender;
 pub use contend::list_locks::{ListedLock, LockKind, LockList, UnlistedReason};
-pub use contend::ticket::{ContenderKind, NodeNaming};
 pub use contend::wait_graph::{Deadlock, WaitingHolder, Waits};
 pub use contend::wait_until_lost::Lost;
 pub use error::{Error, ErrorKind, Result};

@@ -5,14 +5,14 @@ use std::io::{IsTerminal, Write, stderr, stdin};
 use serde_json::json;
 use zklock::Contender;
 
+use crate::contenders_in_words::{
+    Ages, as_arguments, held, held_by, is_at, lasting, visible, what_releases, who,
+};
 use crate::exit::{Exit, Failure};
-use crate::look::describe_contenders::{as_json, is_orphan, lock_at};
+use crate::look::contender_json_and_kinds::{as_json, is_orphan, lock_at};
 use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::output::{print_json, say};
-use crate::words::{
-    Ages, as_arguments, held, held_by, is_at, lasting, visible, what_releases, who,
-};
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;

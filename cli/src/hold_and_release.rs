@@ -14,13 +14,13 @@ use zklock::{
     Wait,
 };
 
+use crate::contenders_in_words::{held_by, is_at, lasting, number, quoted};
 use crate::exit::{Exit, Failure, ignored_signals};
 use crate::local_time::{in_full, to_come};
-use crate::look::describe_contenders::as_json;
+use crate::look::contender_json_and_kinds::as_json;
 use crate::look::time_of_ensemble;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};
-use crate::words::{held_by, is_at, lasting, number, quoted};
 
 /// Clocks that differ by more are worth a word.
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 
 use crate::background_writer::BackgroundWriter;
+use crate::contenders_in_words::visible;
 use crate::exit::{Exit, Failure};
-use crate::words::visible;
 
 static QUIET: AtomicBool = AtomicBool::new(false);
 

@@ -2,9 +2,9 @@
 
 use std::io::IsTerminal;
 
+use crate::contenders_in_words::visible;
 use crate::exit::Failure;
 use crate::output::print;
-use crate::words::visible;
 
 /// The least width that a column is cut to.
 const LEAST: usize = 12;

@@ -11,9 +11,9 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use zklock::FencingToken;
 
+use crate::contenders_in_words::lasting;
 use crate::exit::{Exit, Failure};
 use crate::options::TokenCheck;
-use crate::words::lasting;
 
 /// How long another process may have the file locked; a check takes milliseconds.
 const LOCKED_WITHIN: Duration = Duration::from_secs(30);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
 use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
+use super::contender_node_name::NodeNaming;
 use super::handover_among_threads_policy::{HandOver, Policy};
 use super::held_by_thread::held_by_this_thread;
 use super::held_node::{HeldNode, Sharing};
@@ -24,18 +25,17 @@ use super::node_shared_by_threads::{
 };
 use super::report_long_wait::LongWait;
 use super::tell_facts::tell_kept_waiting;
-use super::ticket::NodeNaming;
 use crate::acl::Acl;
 use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::rt::{self, Deadline, Mutex, MutexGuard};
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::client_shared_state::ClientCore;
 use crate::session::notify::{Signal, Subscription};
 use crate::session::one_session::ended;
 use crate::session::request_purpose::cancelled;
-use crate::session::retrying_call::{Call, Stop};
 use crate::session::status::SessionState;
 use crate::session::wait_limit::GRACE;
 

@@ -11,9 +11,9 @@
 
 use uuid::Uuid;
 
+use super::contender_node_name::{ContenderKind, Form, Ticket};
 use super::maintenance_ahead::HoldAhead;
 use super::rule::{Rule, Verdict, Watch, in_grant_order};
-use super::ticket::{ContenderKind, Form, Ticket};
 use crate::error::{Error, ErrorKind};
 use crate::session::connection::{Names, Stat};
 
@@ -549,7 +549,7 @@ pub(crate) fn others(own: &str, children: &Names) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contend::ticket::{ContenderKind, NodeNaming};
+    use crate::contend::contender_node_name::{ContenderKind, NodeNaming};
 
     const MUTEX: Form = Form {
         naming: NodeNaming::Curator,

@@ -3,8 +3,8 @@
 //! A request replaces the data of the contender's node by Curator's `__REVOKE__`, or by the
 //! `unlock` of ZooKeeper's "Recipes and Solutions". A holder watches its own node.
 
+use super::contender_node_name::Ticket;
 use super::rule::{holds, in_grant_order};
-use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;

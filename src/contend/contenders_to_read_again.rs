@@ -71,7 +71,7 @@ pub(super) fn which_to_read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contend::ticket::Ticket;
+    use crate::contend::contender_node_name::Ticket;
     use crate::session::connection::Stat;
 
     fn contender(data: &str) -> Contender {

@@ -6,8 +6,8 @@
 
 use uuid::Uuid;
 
+use super::contender_node_name::{Form, Ticket};
 use super::hold::Hold;
-use super::ticket::{Form, Ticket};
 use crate::acl::Acl;
 use crate::error::Result;
 use crate::loss_reason::LossReason;

@@ -6,12 +6,12 @@ use std::{fmt, mem};
 
 use uuid::Uuid;
 
+use super::contender_node_name::Ticket;
 use super::held_by_thread::{note_left, note_taken};
 use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::held_node_watchdog::{BETWEEN_LOOKS, OnLost, OnRequest, ReleasedParts, Watchdog};
 use super::hold_limit::HoldLimit;
 use super::tell_facts::tell_held_since;
-use super::ticket::Ticket;
 use super::wait_until_lost::{JointRelease, Lost};
 use super::watched_nodes::OwnWatch;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,12 +20,12 @@ use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, AtomicUsize, Condvar, Deadline, Mutex, ThreadId};
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::notify::Signal;
 use crate::session::one_session::{Session, ended};
 use crate::session::request_purpose::{Purpose, cancelled};
-use crate::session::retrying_call::{Call, Stop};
 use crate::session::wait_limit::Wait;
 
 const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::acquire::Contention;
 use super::ask_and_break::delete_contender;
+use super::contender_node_name::{NodeNaming, Ticket};
 use super::held_node::DROP_LIMIT;
 use super::list_contenders::Contender;
 use super::maintenance_ahead::{HoldAhead, MaintenanceAhead};
@@ -18,16 +19,15 @@ use super::maintenance_node::{
     EnsembleClock, MaintenanceEnd, MaintenanceHold, asked_for, fitting, held, is_held,
 };
 use super::rule::in_grant_order;
-use super::ticket::{NodeNaming, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, NodeKind, Stat};
 use crate::session::create_parents::make_parents;
 use crate::session::one_session::Session;
 use crate::session::request_purpose::{Purpose, cancelled};
-use crate::session::retrying_call::{Call, Stop};
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 

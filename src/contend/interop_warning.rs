@@ -1,7 +1,7 @@
 //! Warns of contenders that do not respect ours, though ours respect them: clients in other
 //! languages that do not recognise our node names.
 
-use super::ticket::{ContenderKind, Form, NodeNaming, Ticket};
+use super::contender_node_name::{ContenderKind, Form, NodeNaming, Ticket};
 use crate::session::connection::Names;
 
 /// The warning, if one of the children is such a contender.

@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use super::ask_and_break::is_request;
 use super::contender_facts::{Facts, facts};
+use super::contender_node_name::{ContenderKind, Ticket};
 use super::maintenance_node::{MaintenanceHold, held_since};
 use super::rule::{holds, in_grant_order};
-use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::ask_about_many_nodes::AskEach;
+use super::contender_node_name::{ContenderKind, Ticket};
 use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
-use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::contender_node_name::Ticket;
 use super::maintenance_node::{EnsembleClock, end_of};
-use super::ticket::Ticket;
 use crate::logging;
 use crate::path;
 use crate::rt::{self, AtomicBool};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::contender_facts::{fact, with, with_facts};
-use super::ticket::{ContenderKind, Form, NodeNaming, Ticket};
+use super::contender_node_name::{ContenderKind, Form, NodeNaming, Ticket};
 use crate::rt;
 use crate::session::connection::{Names, Stat};
 

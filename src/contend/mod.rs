@@ -1,6 +1,6 @@
 //! The lock protocol. Locks, semaphores and elections differ in their rule and in their guard only.
 //!
-//! - Decides, without IO: [`ticket`] (what a contender's node name says), [`contender_facts`] (what
+//! - Decides, without IO: [`contender_node_name`] (what a contender's node name says), [`contender_facts`] (what
 //!   its data say), [`rule`] (which contender blocks which), [`acquisition_steps`] (from the request to
 //!   the grant), [`wait_graph`] (what waits for ever).
 //! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`proof_that_others_are_ahead`]; [`downgrade`] from
@@ -14,7 +14,7 @@
 //!   ([`hold_limit`]), what its node tells later ([`tell_facts`]), what a thread holds ([`held_by_thread`],
 //!   [`guards_given_away`]), how programs wait for its end ([`wait_until_lost`]); [`fenced_commit`]: transactions that take
 //!   effect only while the hold's node exists.
-//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`list_waits`], [`look_again_at_waits`],
+//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`look_at_all_contenders`], [`look_again_at_all_contenders`],
 //!   [`observe_holders`], [`ask_and_break`]; how looks send many requests ([`ask_about_many_nodes`],
 //!   [`requests_per_second`]), and what a repeated look asks for again: which lists ([`lists_kept_between_looks`]) and which
 //!   contenders ([`contenders_to_read_again`]); [`interop_warning`] about clients that do not respect our contenders.
@@ -26,6 +26,7 @@ mod ask_about_many_nodes;
 pub(crate) mod ask_and_break;
 mod ask_worse_holders;
 pub(crate) mod contender_facts;
+pub(crate) mod contender_node_name;
 mod contenders_to_read_again;
 pub(crate) mod downgrade;
 pub(crate) mod fenced_commit;
@@ -41,9 +42,9 @@ pub(crate) mod hold_limit;
 pub(crate) mod interop_warning;
 pub(crate) mod list_contenders;
 pub(crate) mod list_locks;
-mod list_waits;
 mod lists_kept_between_looks;
-mod look_again_at_waits;
+mod look_again_at_all_contenders;
+mod look_at_all_contenders;
 mod maintenance_ahead;
 pub(crate) mod maintenance_node;
 mod node_shared_by_threads;
@@ -53,7 +54,6 @@ mod report_long_wait;
 mod requests_per_second;
 pub(crate) mod rule;
 mod tell_facts;
-pub(crate) mod ticket;
 pub(crate) mod wait_graph;
 pub(crate) mod wait_until_lost;
 pub(crate) mod waiting_room;

@@ -1,8 +1,8 @@
 //! Observes who holds a lock.
 
+use super::contender_node_name::ContenderKind;
 use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
-use super::ticket::ContenderKind;
 use crate::error::Result;
 use crate::path;
 use crate::session::changes_iterator::Changes;

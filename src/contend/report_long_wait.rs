@@ -4,18 +4,18 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::contender_node_name::ContenderKind;
 use super::held_by_thread::{held_by_this_thread, own_hold_of};
 use super::list_contenders::look_for_first;
-use super::list_waits::look_at_waits;
-use super::ticket::ContenderKind;
+use super::look_at_all_contenders::look_at_waits;
 use super::wait_graph::{BETWEEN_LOOKS, Waits};
 use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Mutex};
+use crate::session::blocking_call::Call;
 use crate::session::client_shared_state::ClientCore;
 use crate::session::one_session::Session;
-use crate::session::retrying_call::Call;
 
 /// A wait of more than this is long.
 const LONG: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-use super::ticket::{ContenderKind, Ticket};
+use super::contender_node_name::{ContenderKind, Ticket};
 
 /// Above this, one watch on the list of children costs the server less than one for each node.
 const MAX_WATCHED_NODES: usize = 16;
@@ -172,7 +172,7 @@ fn tickets_up_to<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contend::ticket::{Form, NodeNaming};
+    use crate::contend::contender_node_name::{Form, NodeNaming};
     use proptest::prelude::*;
     use proptest::sample::select;
     use uuid::Uuid;

@@ -10,12 +10,12 @@ use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::contender_node_name::ContenderKind;
 use super::contenders_to_read_again::Reading;
 use super::list_contenders::Contender;
 use super::list_locks::UnlistedReason;
 use super::lists_kept_between_looks::KeptLists;
 use super::rule::excludes;
-use super::ticket::ContenderKind;
 use crate::path;
 use crate::rt;
 use crate::session_id::SessionId;
@@ -390,7 +390,7 @@ impl fmt::Display for Deadlock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contend::ticket::Ticket;
+    use crate::contend::contender_node_name::Ticket;
     use crate::session::connection::Stat;
 
     /// Contenders, each by its node, its session, whether it holds, and its facts.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::explain_lease_end::Recent;
 use super::granted_timeouts::Granted;
-use super::heartbeats::Heartbeats;
+use super::heartbeat_times::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]
 use super::lease::Terms;

@@ -6,7 +6,7 @@
 //! Every request is answered once, in bounded time: by the server, or with a lost connection or
 //! session.
 //!
-//! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`]
+//! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeat_times`]
 //! when it is renewed, [`granted_timeouts`] on which terms, [`explain_lease_end`] why it was not;
 //! [`too_large_requests`] how large requests may be, [`unsupported_operations`] which of them servers do
 //! not know. [`search_thread`] finds a server: [`resolver`] has the addresses, [`search_rounds`] says
@@ -25,7 +25,7 @@ mod explain_lease_end;
 mod granted_timeouts;
 pub(crate) mod handle;
 pub(crate) mod handshake;
-mod heartbeats;
+mod heartbeat_times;
 mod lease;
 pub(crate) mod link_commands;
 mod link_thread;

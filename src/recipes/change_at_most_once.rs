@@ -7,10 +7,10 @@ use super::recipe_znode::Purpose;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::connection::{Answer, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
 use crate::session::one_session::Session;
-use crate::session::retrying_call::{Call, Stop};
 
 /// What is known of a change whose reply was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]

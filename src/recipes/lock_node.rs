@@ -11,6 +11,7 @@ use crate::contend::acquire::{
 };
 use crate::contend::ask_and_break;
 use crate::contend::contender_facts::{facts, with_facts, with_patience};
+use crate::contend::contender_node_name::{ContenderKind, Form, MOST_PATIENCE, NodeNaming};
 use crate::contend::hold::Hold;
 use crate::contend::hold_for_maintenance::{self, Terms};
 use crate::contend::hold_limit::SHORTEST;
@@ -18,7 +19,6 @@ use crate::contend::list_contenders::{self, Contender};
 use crate::contend::maintenance_node::MaintenanceEnd;
 use crate::contend::observe_holders::observe;
 use crate::contend::proof_that_others_are_ahead::OthersSeen;
-use crate::contend::ticket::{ContenderKind, Form, MOST_PATIENCE, NodeNaming};
 use crate::contend::waiting_room::{acquire_in_turn, is_room, room_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipes::recipe_znode::NodeConfig;

@@ -6,12 +6,12 @@ use std::fmt;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::changes_iterator::Changes;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::one_session::Session;
 pub(crate) use crate::session::request_purpose::Purpose;
-use crate::session::retrying_call::{Call, Stop};
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::lock_node::{LockNode, guard, settings};
 use crate::acl::Acl;
+use crate::contend::contender_node_name::{ContenderKind, Form, NodeNaming};
 use crate::contend::hold::Hold;
-use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::session::client::Client;
 use crate::session::wait_limit::Wait;

@@ -7,12 +7,12 @@ use super::znode_create_options::CreateOptions;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::session::blocking_call::Call;
 use crate::session::changes_iterator::Changes;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
 use crate::session::one_session::Session;
-use crate::session::retrying_call::Call;
 use crate::session::watch_loop::View;
 
 /// A handle of a znode, which need not exist, on the session of the client's locks.

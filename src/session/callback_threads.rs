@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::workers::{Job, Workers};
+use super::thread_pool::{Job, Workers};
 use crate::logging;
 use crate::rt::{AtomicBool, Mutex};
 

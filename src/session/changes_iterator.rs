@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use super::blocking_call::{Call, Stop};
 use super::client::Client;
 use super::connection::{Answer, Fault};
 use super::request_purpose::Purpose;
-use super::retrying_call::{Call, Stop};
 use super::wait_limit::Wait;
 use super::watch_loop::{View, WatchLoop};
 use crate::error::Result;

@@ -5,17 +5,18 @@
 //!   session is in.
 //! - [`requests`]: the requests of a session, built on a [`connection`]; [`connection_over_link`] is our own
 //!   connection, `adopted` that of a program's handle.
-//! - A [`retrying_call`] is what blocks the program: until when, what ends it, and which session it asks; its
+//! - A [`blocking_call`] is what blocks the program: until when, what ends it, and which session it asks; its
 //!   [`request_purpose`] words its errors. [`watch_loop`] looks again whenever something changes, over lost
 //!   connections and sessions; [`changes_iterator`] reports each change of a state.
 //! - Waiting: [`notify`] (bells and subscriptions), [`watch_dispatch`], [`cancel`], [`wait_limit`], [`time_limit`],
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
 //!   that ask the same).
-//! - In the background: [`reaper`] (deletes), [`callback_threads`] and [`event_reports`] (of events), on [`workers`].
+//! - In the background: [`reaper`] (deletes), [`callback_threads`] and [`event_reports`] (of events), on [`thread_pool`].
 //! - [`child_names`]: lists of children. [`create_parents`]: creates nodes and their missing parents.
 
 #[cfg(feature = "zookeeper")]
 pub(crate) mod adopted;
+pub(crate) mod blocking_call;
 pub(crate) mod callback_threads;
 pub(crate) mod cancel;
 pub(crate) mod changes_iterator;
@@ -33,11 +34,10 @@ pub(crate) mod reaper;
 pub(crate) mod request_purpose;
 pub(crate) mod requests;
 pub(crate) mod retry_limits;
-pub(crate) mod retrying_call;
 pub(crate) mod single_flight;
 pub(crate) mod status;
+pub(crate) mod thread_pool;
 pub(crate) mod time_limit;
 pub(crate) mod wait_limit;
 pub(crate) mod watch_dispatch;
 pub(crate) mod watch_loop;
-pub(crate) mod workers;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::blocking_call::{Call, Stop};
 use super::client_shared_state::ClientCore;
 use super::connection::{Answer, Fault};
 use super::one_session::{Session, ended};
-use super::retrying_call::{Call, Stop};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a request is for and which permission it needs, for error messages.

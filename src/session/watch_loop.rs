@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use super::blocking_call::{Call, Stop};
 use super::connection::{Answer, Names, Stat};
 use super::notify::{Signal, Subscription};
 use super::one_session::Session;
-use super::retrying_call::{Call, Stop};
 use crate::error::Result;
 use crate::rt::AtomicBool;
 

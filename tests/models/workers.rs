@@ -14,9 +14,9 @@ use crate::session::callback_threads::Callbacks;
 use crate::session::cancel::Cancel;
 use crate::session::connection::{Answered, Fault, OnAnswer, Reply, Request, Stat, Submission};
 use crate::session::pending_reply::PendingReply;
+use crate::session::thread_pool::Workers;
 use crate::session::time_limit::TimeLimit;
 use crate::session::wait_limit::Wait;
-use crate::session::workers::Workers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {

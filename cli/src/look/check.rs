@@ -6,12 +6,14 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 use zklock::{Client, Contender};
 
+use super::contender_json_and_kinds::lock_on;
 use super::deadlocks::{in_a_sentence, look_for_deadlocks};
-use super::describe_contenders::lock_on;
+use crate::contenders_in_words::{
+    Ages, as_arguments, held, lasting, parent, quoted, what_releases, who,
+};
 use crate::exit::{Exit, Failure};
 use crate::options::{Check, Global};
 use crate::output::{print, print_json};
-use crate::words::{Ages, as_arguments, held, lasting, parent, quoted, what_releases, who};
 
 /// In the order of how bad it is, but for what is not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use zklock::{Client, Deadlock, WaitingHolder, Waits};
 
-use super::describe_contenders::{as_json, why_unlisted};
+use super::contender_json_and_kinds::{as_json, why_unlisted};
+use crate::contenders_in_words::{Ages, as_arguments, lasting, parent, visible, who};
 use crate::exit::{Exit, Failure};
 use crate::options::{Deadlocks, Global};
 use crate::output::{complain, print, print_json, say};
-use crate::words::{Ages, as_arguments, lasting, parent, visible, who};
 
 /// Two looks this far apart tell a deadlock from waits that go on.
 pub(crate) const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use zklock::{Client, DistributedLock, ErrorKind};
 
-use super::all_locks_check::look_at_all;
-use super::clock_check::look_at_clock;
+use super::doctor_all_locks::look_at_all;
+use super::doctor_clock::look_at_clock;
+use super::doctor_one_lock::look_at_lock;
+use super::doctor_server_settings::{self, Server};
 use super::findings::{Findings, Level, joined};
 use super::four_letter_words::{self, Settings, Status};
-use super::lock_check::look_at_lock;
-use super::server_settings_check::{self, Server};
+use crate::contenders_in_words::{at_least, lasting, parent};
 use crate::exit::{Exit, Failure};
 use crate::lease_budget;
 use crate::options::{Doctor, Global};
-use crate::words::{at_least, lasting, parent};
 
 /// How long a server may take to tell its version and settings, unless `--connect-timeout` is shorter.
 const TELL_WITHIN: Duration = Duration::from_secs(3);
@@ -212,13 +212,14 @@ fn look_at_session(global: &Global, client: &Client, findings: &mut Findings) {
 fn look_at_settings(global: &Global, client: &Client, servers: &[Server], findings: &mut Findings) {
     let asked = global.session_timeout;
     let Some(reckoned) = client.tick_time() else { return };
-    let timeouts = server_settings_check::session_timeouts(servers, asked);
+    let timeouts = doctor_server_settings::session_timeouts(servers, asked);
     for (level, about, text) in
-        timeouts.into_iter().chain(server_settings_check::ticks(servers, reckoned))
+        timeouts.into_iter().chain(doctor_server_settings::ticks(servers, reckoned))
     {
         findings.add(level, about, &text);
     }
-    let Some(longest) = server_settings_check::longest_tick(servers).filter(|one| *one <= reckoned)
+    let Some(longest) =
+        doctor_server_settings::longest_tick(servers).filter(|one| *one <= reckoned)
     else {
         return;
     };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use zklock::Contender;
 
-use crate::words::client;
+use crate::contenders_in_words::client;
 
 /// What one client had of it.
 #[derive(Debug, PartialEq, Eq)]

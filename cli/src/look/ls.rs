@@ -5,12 +5,14 @@ use std::time::SystemTime;
 use serde_json::json;
 use zklock::{Contender, ListedLock, LockKind, LockList};
 
-use super::describe_contenders::{as_json, lock_kind, permits, warn_of_the_clock, why_unlisted};
+use super::contender_json_and_kinds::{
+    as_json, lock_kind, permits, warn_of_the_clock, why_unlisted,
+};
+use crate::contenders_in_words::{Ages, visible, who};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Ls};
 use crate::output::{complain, print_json, say};
 use crate::table::print_table;
-use crate::words::{Ages, visible, who};
 
 pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
     let base = global.base(options.path.as_deref());

@@ -1,19 +1,19 @@
-//! What shows locks and changes nothing. `describe_contenders` is how their parts are called and shown.
+//! What shows locks and changes nothing. `contender_json_and_kinds` is how their parts are called and shown.
 
-mod all_locks_check;
 mod check;
-mod clock_check;
-pub(crate) use clock_check::time_of_ensemble;
+mod doctor_all_locks;
+mod doctor_clock;
+pub(crate) use doctor_clock::time_of_ensemble;
+pub(crate) mod contender_json_and_kinds;
 pub(crate) mod deadlocks;
-pub(crate) mod describe_contenders;
 mod doctor;
+mod doctor_one_lock;
+mod doctor_server_settings;
 mod findings;
 mod four_letter_words;
 mod graph;
 mod hold_times_by_client;
-mod lock_check;
 mod ls;
-mod server_settings_check;
 mod show_test_leader;
 mod top;
 mod watch_and_wait;

@@ -3,14 +3,14 @@
 use serde_json::json;
 use zklock::{Contender, ContenderKind, LeaderElection, LockKind};
 
-use super::describe_contenders::{
+use super::contender_json_and_kinds::{
     as_json, is_orphan, kind, lock_at, lock_kind, permits, warn_of_the_clock,
 };
+use crate::contenders_in_words::{Ages, held, held_by, node, number, quoted, who};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock};
 use crate::output::{complain, print, print_json, say};
 use crate::table::print_table;
-use crate::words::{Ages, held, held_by, node, number, quoted, who};
 
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;

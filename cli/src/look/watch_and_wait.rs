@@ -10,13 +10,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use zklock::{Cancel, Contender, DistributedRwLock, ErrorKind, Wait};
 
-use super::describe_contenders::{as_json, lock_at};
+use super::contender_json_and_kinds::{as_json, lock_at};
 use super::hold_times_by_client::{Share, Shares};
+use crate::contenders_in_words::{Ages, client, held, held_by, lasting, lasting_short, who};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, WaitFor, Watch};
 use crate::output::{print, print_json, say};
 use crate::table::print_table;
-use crate::words::{Ages, client, held, held_by, lasting, lasting_short, who};
 
 /// How often it is checked whether the connection is there.
 const LOOK: Duration = Duration::from_secs(1);

@@ -12,8 +12,8 @@ use zklock::{
 
 use super::run_settings::{Mode, RunSettings};
 use crate::connect::Lock;
+use crate::contenders_in_words;
 use crate::exit::Failure;
-use crate::words;
 
 /// Names, in a command's environment, the nodes of what the zklocks around it hold, one a line.
 pub(super) const HELD: &str = "ZKLOCK_HELD";
@@ -252,7 +252,7 @@ fn contenders(client: &Client, lock: &Lock) -> Result<Vec<Contender>, Error> {
 pub(super) fn others(client: &Client, settings: &RunSettings) -> String {
     let held = settings.locks().find_map(|lock| {
         let all = contenders(client, lock).ok()?;
-        all.iter().any(|one| one.holds).then(|| (lock, words::held_by(&all)))
+        all.iter().any(|one| one.holds).then(|| (lock, contenders_in_words::held_by(&all)))
     });
     match held {
         Some((lock, by)) if lock.path != settings.lock.path => format!("{} is {by}", lock.path),

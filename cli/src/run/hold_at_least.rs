@@ -10,8 +10,8 @@ use super::boot_clock::BootTime;
 use super::guard_messages::Happening;
 use super::received_signals::ENDING;
 use super::supervise_core::Action;
+use crate::contenders_in_words::lasting;
 use crate::on_loss_and_on_ask::OnAsk;
-use crate::words::lasting;
 
 /// Whether the lock was kept after the end of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

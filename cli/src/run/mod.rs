@@ -39,12 +39,12 @@ use self::run_settings::{Mode, RunSettings};
 use self::signal_thread::Waiting;
 use self::supervise::{Outcome, Supervisor, lost_before_end};
 use self::terminal::Terminal;
+use crate::contenders_in_words::{at_least, lasting};
 use crate::exit::{Exit, Failure};
 use crate::lease_budget::{USUAL_GRACE, spare, usual_grace};
 use crate::on_loss_and_on_ask::OnLoss;
 use crate::options::{Global, IfUnavailable, Lead, Run};
 use crate::output::{self, complain, say};
-use crate::words::{at_least, lasting};
 
 pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
     let mode = match run.permits {

@@ -12,9 +12,9 @@ use zklock::{Cancel, Client, DistributedLock};
 use super::guard_messages::Happening;
 use super::received_signals;
 use super::run_settings::RunSettings;
+use crate::contenders_in_words::held_by;
 use crate::exit::Exit;
 use crate::output::say;
-use crate::words::held_by;
 
 /// After this long, a person at a terminal is told who has the lock.
 const UNTIL_TOLD: Duration = Duration::from_secs(1);

@@ -25,10 +25,10 @@ use super::run_settings::RunSettings;
 use super::supervise_core::{Action, Course, Force, Seen, Then};
 use super::systemd::Manager;
 use super::terminal::Terminal;
+use crate::contenders_in_words::lasting;
 use crate::exit::{Exit, Failure};
 use crate::lease_budget::{USUAL_GRACE, look_interval};
 use crate::output::{complain, say};
-use crate::words::lasting;
 
 /// How long processes may take to end after KILL; those in an uninterruptible sleep take longer.
 const KILL_TAKES: Duration = Duration::from_secs(10);

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::boot_clock::{BootTime, after, nanoseconds};
 use super::guard_messages::{Ended, Happening, Order, Report};
 use super::received_signals::ASKING_TO_END;
+use crate::contenders_in_words::lasting;
 use crate::exit::Exit;
 use crate::on_loss_and_on_ask::{OnAsk, OnLoss};
 use crate::options::Supervision;
-use crate::words::lasting;
 
 /// How long the guard may take to start the command and to say so, unless it is stopped.
 const START_TAKES: Duration = Duration::from_secs(5);

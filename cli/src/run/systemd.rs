@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use crate::words::visible;
+use crate::contenders_in_words::visible;
 
 /// The service manager, if there is one to be told.
 #[derive(Debug)]

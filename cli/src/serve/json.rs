@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use zklock::LockKind;
 
 use super::history::Held;
-use super::locks_worst_first::{Lock, Model, State};
+use super::lock_states::{Lock, Model, State};
 use super::seen_in_one_look::{Seen, SeenContender};
 use super::status::Ensemble;
-use crate::look::describe_contenders::permits;
+use crate::look::contender_json_and_kinds::permits;
 
 /// Changes if a reader of an earlier version would misunderstand it.
 const SCHEMA: u32 = 1;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::geteuid;
 
-use super::token::Reach;
+use super::token_file::Reach;
 use crate::exit::{Exit, Failure};
 
 #[derive(Debug, PartialEq, Eq)]

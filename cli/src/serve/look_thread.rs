@@ -7,11 +7,11 @@ use std::{io, thread};
 use zklock::{Client, Deadlock, ErrorKind, UnlistedReason, Waits};
 
 use super::history::History;
-use super::locks_worst_first::Model;
+use super::lock_states::Model;
 use super::prepared_replies::{Board, Snapshot};
 use super::seen_in_one_look::Seen;
+use crate::look::contender_json_and_kinds::why_unlisted;
 use crate::look::deadlocks::BETWEEN_LOOKS;
-use crate::look::describe_contenders::why_unlisted;
 
 /// So many requests a second are sent at most, besides one for each look.
 const REQUESTS_A_SECOND: u32 = 490;

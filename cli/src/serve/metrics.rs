@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use zklock::maintenance::MaintenanceHold;
 
-use super::locks_worst_first::{Lock, Model};
+use super::lock_states::{Lock, Model};
 use super::status::{Ensemble, EnsembleState, STATES};
 
 /// So many locks have a label of their own; the others are summed up under [`OTHER`].

@@ -1,9 +1,9 @@
 //! `zklock serve`: a page, JSON and metrics of the locks, for readers by HTTP.
 //!
 //! One thread, in `look_thread`, asks the ensemble. What it has seen (`seen_in_one_look`), with the `history` of earlier
-//! looks, becomes the `locks_worst_first`, written as `json` and `metrics` and with the `status` of the session into the
+//! looks, becomes the `lock_states`, written as `json` and `metrics` and with the `status` of the session into the
 //! `prepared_replies`. Another thread, in `http`, serves readers from there: it takes them from where they `listen`, bounds
-//! their `connections`, and judges their `access`, if need be by a `token`; `replies` has the routes. (`example_looks` is
+//! their `connections`, and judges their `access`, if need be by the token in the `token_file`; `replies` has the routes. (`example_looks` is
 //! for tests.)
 
 mod access;
@@ -14,14 +14,14 @@ mod history;
 mod http;
 mod json;
 mod listen;
-mod locks_worst_first;
+mod lock_states;
 mod look_thread;
 mod metrics;
 mod prepared_replies;
 mod replies;
 mod seen_in_one_look;
 mod status;
-mod token;
+mod token_file;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -40,9 +40,9 @@ const END_WITHIN: Duration = Duration::from_millis(300);
 
 pub(crate) fn serve(global: &Global, options: &Serve) -> Result<Exit, Failure> {
     let address = Address::parse(&options.listen)?;
-    let token = options.token_file.as_deref().map(token::read).transpose()?;
+    let token = options.token_file.as_deref().map(token_file::read).transpose()?;
     let has_credentials = global.has_credentials();
-    token::check_reach(address.reach(), has_credentials, token.is_some(), options.no_token)?;
+    token_file::check_reach(address.reach(), has_credentials, token.is_some(), options.no_token)?;
     let bases = bases(global, &options.paths);
     access::check_names(&options.host)?;
     let client = global.builder()?.lazy()?;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use hyper::body::Bytes;
 
 use super::json::{self, Place, Taken};
-use super::locks_worst_first::Model;
+use super::lock_states::Model;
 use super::metrics::{self, Format};
 use super::status::Status;
 

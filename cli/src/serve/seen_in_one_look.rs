@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 use zklock::maintenance::MaintenanceHold;
 use zklock::{Contender, Deadlock, LockKind, Waits};
 
+use crate::contenders_in_words::{Ages, client, note, parent, who};
+use crate::look::contender_json_and_kinds::why_unlisted;
 use crate::look::deadlocks::{in_words, what_ends};
-use crate::look::describe_contenders::why_unlisted;
-use crate::words::{Ages, client, note, parent, who};
 
 /// So many characters are kept of a contender's text, and of a sentence made of such texts.
 const LONGEST_TEXT: usize = 200;

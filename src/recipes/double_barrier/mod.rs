@@ -14,16 +14,16 @@ use super::lock_node::default_data;
 use super::recipe_znode::{NodeConfig, Purpose};
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire, insist, insist_within};
+use crate::contend::contender_node_name::{Form, NodeNaming};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
-use crate::contend::ticket::{Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline};
+use crate::session::blocking_call::Call;
 use crate::session::client::Client;
 use crate::session::request_purpose::{cancelled, unanswered};
-use crate::session::retrying_call::Call;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::View;
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::contend::contender_node_name::{ContenderKind, Ticket};
 use crate::contend::hold::Hold;
 use crate::contend::rule::in_grant_order;
-use crate::contend::ticket::{ContenderKind, Ticket};
 use crate::path;
 use crate::session::connection::{Answer, Fault, Found, Names, Step};
 use crate::session::one_session::Session;

@@ -11,8 +11,8 @@ use crate::contend::acquire::insist;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
+use crate::session::blocking_call::Call;
 use crate::session::request_purpose::cancelled;
-use crate::session::retrying_call::Call;
 use crate::session::status::SessionState;
 use crate::session::wait_limit::Wait;
 

@@ -8,12 +8,12 @@ use crate::error::{ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};
+use crate::session::blocking_call::{Call, Stop};
 use crate::session::client_shared_state::ClaimedName;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
 use crate::session::create_parents::make_parents;
 use crate::session::one_session::{Session, ended};
 use crate::session::reaper::Reaper;
-use crate::session::retrying_call::{Call, Stop};
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::WatchLoop;
 

@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::item_cache::Reservation;
+use crate::contend::contender_node_name::Ticket;
 use crate::contend::hold::Hold;
-use crate::contend::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;

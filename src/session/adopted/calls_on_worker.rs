@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::Error;
 use crate::session::connection::{Answer, Answered, Fault, IsWanted, Reply, Request, Submission};
-use crate::session::workers::Workers;
+use crate::session::thread_pool::Workers;
 
 /// Requests that were submitted together. Each one gets an answer while the answers are wanted, also
 /// if there is no thread for them or one panics; those that are not begun by then are not made.

@@ -13,8 +13,8 @@ use crate::session::connection::{
     Submission, Waits, or_none,
 };
 use crate::session::notify::Waiter;
+use crate::session::thread_pool::Workers;
 use crate::session::watch_dispatch::WatchKind;
-use crate::session::workers::Workers;
 
 /// One session, for as long as the handle keeps it.
 #[derive(Debug)]

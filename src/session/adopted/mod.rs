@@ -24,7 +24,7 @@ use super::connection::{Connection, Ensemble, SessionRecords};
 use super::notify::Waiter;
 use super::one_session::until_attached;
 use super::retry_limits::Retry;
-use super::workers::Workers;
+use super::thread_pool::Workers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, AtomicUsize, Deadline};
 

@@ -25,7 +25,7 @@ use zklock::{Client, ClientBuilder, LockList};
 
 use self::key_decoder::Decoder;
 use self::view::{View, pause};
-use super::describe_contenders::why_unlisted;
+use super::contender_json_and_kinds::why_unlisted;
 use super::ls::Row;
 use crate::connect::close_within;
 use crate::exit::{Exit, Failure};

@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::key_decoder::Key;
+use crate::contenders_in_words::{lasting, visible};
 use crate::look::ls::{Row, ages};
 use crate::table::aligned;
-use crate::words::{lasting, visible};
 
 /// Hand-overs are counted over this time.
 const MINUTE: Duration = Duration::from_secs(60);

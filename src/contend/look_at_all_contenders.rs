@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use super::ask_about_many_nodes::AskEach;
+use super::contender_node_name::Ticket;
 use super::contenders_to_read_again::{Known, Reading, which_to_read};
 use super::list_contenders::Contender;
 use super::list_locks::{LIST, LockList, UnlistedReason, Walk, is_told_apart, look_at_and_below};
 use super::lists_kept_between_looks::KeptLists;
-use super::ticket::Ticket;
 use super::wait_graph::Waits;
 use crate::error::Result;
 use crate::path;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::ask_about_many_nodes::Paced;
 use super::list_locks::LIST;
-use super::list_waits::look;
 use super::lists_kept_between_looks::ListsOfLook;
+use super::look_at_all_contenders::look;
 use super::requests_per_second::Pace;
 use super::wait_graph::Waits;
 use crate::error::{Error, ErrorKind, Result};

@@ -6,13 +6,13 @@ use std::time::SystemTime;
 
 use zklock::Client;
 
+use super::contender_json_and_kinds::why_unlisted;
 use super::deadlocks::{in_a_sentence, look_for_deadlocks};
-use super::describe_contenders::why_unlisted;
+use super::doctor_one_lock::look_at_lock;
 use super::findings::{Findings, Level, joined};
-use super::lock_check::look_at_lock;
+use crate::contenders_in_words::Ages;
 use crate::exit::{Exit, Failure};
 use crate::options::Global;
-use crate::words::Ages;
 
 /// So many locks are looked at together.
 const AT_ONCE: usize = 16;

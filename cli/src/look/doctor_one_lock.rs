@@ -5,12 +5,14 @@ use std::time::SystemTime;
 
 use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
 
-use super::describe_contenders::is_orphan;
+use super::contender_json_and_kinds::is_orphan;
 use super::findings::Level;
 use crate::connect::Lock;
+use crate::contenders_in_words::{
+    CLOCKS_AGREE, lasting, lock_of_room, node, quoted, what_releases, who,
+};
 use crate::exit::Failure;
 use crate::options::Global;
-use crate::words::{CLOCKS_AGREE, lasting, lock_of_room, node, quoted, what_releases, who};
 
 /// Above this number, new contenders of a path will soon find no sequence number.
 const NEARLY_EXHAUSTED: i32 = i32::MAX / 10 * 9;

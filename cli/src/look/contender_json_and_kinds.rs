@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use zklock::{Client, Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedReason};
 
 use crate::connect::Lock;
+use crate::contenders_in_words::{Ages, lasting};
 use crate::exit::Failure;
 use crate::options::Global;
 use crate::output::complain;
-use crate::words::{Ages, lasting};
 
 /// The lock of this path, of whatever kind its contenders are.
 ///
@@ -35,7 +35,7 @@ pub(crate) fn as_json(one: &Contender) -> Value {
         "host": one.host,
         "pid": one.process,
         "program": one.program,
-        "label": crate::words::note(one),
+        "label": crate::contenders_in_words::note(one),
         "maintenance": one.maintenance().map(|hold| json!({
             "reason": hold.reason,
             "made_by": hold.made_by,

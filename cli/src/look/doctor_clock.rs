@@ -6,8 +6,8 @@ use zklock::znode::{CreateMode, CreateOptions};
 use zklock::{Client, Error, ErrorKind};
 
 use super::findings::{Findings, Level};
+use crate::contenders_in_words::{CLOCKS_AGREE, lasting};
 use crate::options::Global;
-use crate::words::{CLOCKS_AGREE, lasting};
 
 /// A server's time is told in milliseconds.
 const UNIT: Duration = Duration::from_millis(1);
