@@ -285,7 +285,7 @@ pub use zookeeper;
 
 /// Types for the phases of a [`LeaderElection`], as [`progress`](LeaderElection::progress) returns them.
 pub mod election {
-    pub use crate::recipes::election::progress::{ElectionPhase, ElectionProgress};
+    pub use crate::recipes::election::candidates_progress::{ElectionPhase, ElectionProgress};
 }
 
 /// Types for locks that are [held for maintenance](LockNode::hold_for_maintenance).

@@ -12,7 +12,7 @@
 use uuid::Uuid;
 
 use super::contender_node_name::{ContenderKind, Form, Ticket};
-use super::maintenance_ahead::HoldAhead;
+use super::end_overdue_maintenance::HoldAhead;
 use super::rule::{Rule, Verdict, Watch, in_grant_order};
 use crate::error::{Error, ErrorKind};
 use crate::session::connection::{Names, Stat};

@@ -12,9 +12,9 @@ use uuid::Uuid;
 use super::acquire::Contention;
 use super::ask_and_break::delete_contender;
 use super::contender_node_name::{NodeNaming, Ticket};
+use super::end_overdue_maintenance::{HoldAhead, MaintenanceAhead};
 use super::held_node::DROP_LIMIT;
 use super::list_contenders::Contender;
-use super::maintenance_ahead::{HoldAhead, MaintenanceAhead};
 use super::maintenance_node::{
     EnsembleClock, MaintenanceEnd, MaintenanceHold, asked_for, fitting, held, is_held,
 };

@@ -7,7 +7,7 @@
 //!   one kind to another without a gap; [`report_long_wait`]: what is done about one.
 //! - Lets more urgent contenders come first: [`waiting_room`]; [`ask_worse_holders`]: they ask holders that are less so.
 //! - Holds without a session: [`maintenance_node`] (what their nodes say), [`hold_for_maintenance`], and how waiters
-//!   end them ([`maintenance_ahead`]).
+//!   end them ([`end_overdue_maintenance`]).
 //! - Shares a node among threads of one process: [`acquire_among_threads`], [`node_shared_by_threads`],
 //!   [`handover_among_threads_policy`]; [`held_by_waiting_threads`] (what those hold that wait for it).
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`held_node_watchdog`], for how long at most
@@ -29,6 +29,7 @@ pub(crate) mod contender_facts;
 pub(crate) mod contender_node_name;
 mod contenders_to_read_again;
 pub(crate) mod downgrade;
+mod end_overdue_maintenance;
 pub(crate) mod fenced_commit;
 mod guards_given_away;
 pub(crate) mod handover_among_threads_policy;
@@ -45,7 +46,6 @@ pub(crate) mod list_locks;
 mod lists_kept_between_looks;
 mod look_again_at_all_contenders;
 mod look_at_all_contenders;
-mod maintenance_ahead;
 pub(crate) mod maintenance_node;
 mod node_shared_by_threads;
 pub(crate) mod observe_holders;

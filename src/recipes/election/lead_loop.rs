@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::LeaderElection;
 use super::Leadership;
-use super::progress::{ElectionPhase, ElectionProgress, Failure, ProgressBoard};
+use super::candidates_progress::{ElectionPhase, ElectionProgress, Failure, ProgressBoard};
 use crate::contend::acquire::insist;
 use crate::error::{ErrorKind, Result};
 use crate::logging;

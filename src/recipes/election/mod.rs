@@ -1,14 +1,14 @@
 //! Leader election.
 
 mod back_off;
+pub(crate) mod candidates_progress;
 pub(crate) mod lead_loop;
-pub(crate) mod progress;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::back_off::BackOff;
-use self::progress::ProgressBoard;
+use self::candidates_progress::ProgressBoard;
 use super::lock_node::{LockNode, guard, node_settings};
 use crate::acl::Acl;
 use crate::contend::contender_node_name::{ContenderKind, NodeNaming};
