@@ -1,7 +1,6 @@
 //! Acquires a lock: carries out on a session what the state machine in [`acquisition_steps`](super::acquisition_steps)
 //! decides, within the caller's limits.
 
-use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -365,7 +364,7 @@ impl Attempt<'_> {
                     let watch = self.watched.take(&name);
                     let place = (*node, &*name);
                     let data = self.data_of_hold();
-                    let mut hold = Hold::new(client, session, place, czxid, watch, noun, &data);
+                    let mut hold = Hold::new(client, session, place, czxid, watch, noun, data);
                     hold.contested = contested;
                     hold.limit_to(self.contention.hold_at_most);
                     if self.contention.tells_facts && self.has_waited_long() {
@@ -648,10 +647,10 @@ impl Attempt<'_> {
     }
 
     /// The data of its node, but for what they tell of the wait: that may be kilobytes, if the thread holds many locks.
-    fn data_of_hold(&self) -> Cow<'_, [u8]> {
+    fn data_of_hold(&self) -> Vec<u8> {
         let made = self.made_with.as_deref();
         let told = made.and_then(|made| with_facts_of(made, &self.contention.data));
-        told.map_or(Cow::Borrowed(self.data()), Cow::Owned)
+        told.unwrap_or_else(|| self.data().to_vec())
     }
 
     /// What a node that is made now tells of the wait, if that is more than the contention says.

@@ -89,9 +89,9 @@ impl Hold {
         czxid: i64,
         watch: Option<OwnWatch>,
         noun: &'static str,
-        data: &[u8],
+        data: Vec<u8>,
     ) -> Hold {
-        Hold::make(client, session, place, watch, (czxid, noun), Some(data.to_vec()), None)
+        Hold::make(client, session, place, watch, (czxid, noun), Some(data), None)
     }
 
     /// A hold on a node of the session under a name that other sessions may take.

@@ -7,8 +7,8 @@
 //!   marks; [`queue`] and [`priority_queue`], which share the items of the first. They use
 //!   [`recipe_znode`], some through a [`znode`].
 //! - Data: [`znode`], [`shared_value`], [`shared_counter`], [`transaction`], and their [`version_and_stat`] and
-//!   [`znode_create_options`]; [`change_at_most_once`] makes a change that may have no answer, [`children_generation`] tells from a
-//!   stat whether a node has new children.
+//!   [`znode_create_options`]; [`change_at_most_once`] makes a change that may have no answer, [`children_generation`]
+//!   tells from a stat whether a node has new children.
 
 pub(crate) mod barrier;
 mod change_at_most_once;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use zklock::LockKind;
 
-use super::seen_in_one_look::{Seen, SeenLock};
+use super::seen_in_one_look::{Seen, SeenContender, SeenLock};
 
 /// So many holders that have let go are remembered of each lock.
 const MOST_PAST: usize = 20;
@@ -151,13 +151,13 @@ impl Past {
     }
 }
 
-fn holders(lock: &SeenLock) -> impl Iterator<Item = &super::seen_in_one_look::SeenContender> {
+fn holders(lock: &SeenLock) -> impl Iterator<Item = &SeenContender> {
     lock.contenders.iter().filter(|one| one.holds)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::example_looks::{at, lock, look};
+    use super::super::example_looks::{at, deadlock, lock, look};
     use super::*;
 
     fn who(past: &Past) -> Vec<&str> {
@@ -220,7 +220,7 @@ mod tests {
         let mut history = History::default();
         let deadlock = |is_certain| {
             let mut seen = look(0, []);
-            seen.deadlocks.push(super::super::example_looks::deadlock(is_certain, &["/a", "/b"]));
+            seen.deadlocks.push(deadlock(is_certain, &["/a", "/b"]));
             seen
         };
         let nodes = deadlock(true).deadlocks[0].nodes.clone();

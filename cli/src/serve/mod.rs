@@ -3,8 +3,8 @@
 //! One thread, in `look_thread`, asks the ensemble. What it has seen (`seen_in_one_look`), with the `history` of earlier
 //! looks, becomes the `lock_states`, written as `json` and `metrics` and with the `status` of the session into the
 //! `prepared_replies`. Another thread, in `http`, serves readers from there: it takes them from where they `listen`, bounds
-//! their `connections`, and judges their `access`, if need be by the token in the `token_file`; `replies` has the routes. (`example_looks` is
-//! for tests.)
+//! their `connections`, and judges their `access`, if need be by the token in the `token_file`; `replies` has the routes.
+//! (`example_looks` is for tests.)
 
 mod access;
 mod connections;
