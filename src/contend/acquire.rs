@@ -33,6 +33,7 @@ use crate::session::client::Client;
 use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::{Answer, Created, Enqueued, Fault, Found, Names, NodeKind};
 use crate::session::create_parents::make_parents;
+use crate::session::creates_in_doubt::StillMeant;
 use crate::session::one_session::Session;
 use crate::session::request_purpose::{Purpose, cancelled};
 use crate::session::wait_limit::Wait;
@@ -129,6 +130,8 @@ struct Attempt<'a> {
     long_wait: LongWait,
     maintenance: MaintenanceAhead,
     worse: WorseAhead,
+    /// As long as the call lasts, nodes that it may have created are its own.
+    meant: &'a StillMeant,
 }
 
 /// A place in the ensemble's queue that one call leaves and another may take.
@@ -228,6 +231,7 @@ pub(crate) fn pursue(
     let (core, late) = (contention.client.core(), call.limit().late());
     call.allow_grace();
     others.found_by(call.bell());
+    let meant = StillMeant::default();
     let mut attempt = Attempt {
         contention,
         node: core.whole(contention.node),
@@ -244,6 +248,7 @@ pub(crate) fn pursue(
         long_wait: LongWait::default(),
         maintenance: MaintenanceAhead::default(),
         worse: WorseAhead::default(),
+        meant: &meant,
     };
     let (mut acquisition, begin) = match paused {
         Some(paused) => {
@@ -334,6 +339,9 @@ impl Attempt<'_> {
             };
             let is_successor = matches!(next, Input::Succeeded);
             let action = acquisition.step(next);
+            if let Some(gone) = acquisition.take_missing() {
+                session.owned().forget(&path::join(&self.node, &gone));
+            }
             let listed_at = self.listed_at.take();
             if let Some(listed_at) = listed_at.filter(|_| acquisition.is_blocked()) {
                 self.others.note(listed_at);
@@ -409,8 +417,11 @@ impl Attempt<'_> {
                 let path = path::join(&self.node, &name);
                 let read = self.ask(session, |session, _| session.read(&path, false))?;
                 let read = self.sort(read, READ);
-                if matches!(read, Ok(Some(_))) {
+                if let Ok(Some((_, stat))) = &read {
                     self.queued_at.get_or_insert_with(rt::now);
+                    if stat.ephemeral_owner == session.id() {
+                        session.owned().own(&path);
+                    }
                 }
                 Input::Inspected(read.map(|read| read.map(|(_, stat)| stat)))
             }
@@ -494,14 +505,14 @@ impl Attempt<'_> {
             _ => {}
         };
         self.call.until_served(session)?;
-        let leaving = session.leaving(&self.node);
-        let before = session.status().now().connection;
+        let mut leaving = session.leaving(&self.node);
+        let (before, meant) = (session.status().now().connection, self.meant);
         self.listed_at = Some(self.others.listing());
         self.taken_over = false;
         let made_with = self.data_of_a_wait();
         let data = made_with.as_deref().unwrap_or(&self.contention.data);
         let entered =
-            self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)));
+            self.ask(session, |session, _| session.enter(&path, data, acl, meant, Box::new(late)));
         self.made_with = made_with;
         // One without an answer may still be carried out, at any time.
         self.queued_at = entered.as_ref().is_ok_and(Answer::is_ok).then(rt::now);
@@ -514,6 +525,7 @@ impl Attempt<'_> {
         let siblings = siblings.filter(|_| before == after);
         if let Some(siblings) = &siblings {
             self.look_round(siblings);
+            leaving.extend(self.call.core().delete_strays(session, &self.node, siblings));
         }
         let listing =
             siblings.map(|children| Listing { on: after, children, watched: false, leaving });
@@ -618,7 +630,7 @@ impl Attempt<'_> {
     /// Lists the children, and has them watched from then on if that is wanted.
     fn list(&mut self, session: &Arc<Session>, watch: bool) -> Result<Input, Stop> {
         const CHILDREN: &str = "";
-        let leaving = session.leaving(&self.node);
+        let mut leaving = session.leaving(&self.node);
         if watch {
             self.watched.keep(session.status().now().connection, |_| false);
             self.watched.subscribe(session.watches(), WatchKind::Children, CHILDREN, &self.node);
@@ -626,8 +638,11 @@ impl Attempt<'_> {
         self.listed_at = Some(self.others.listing());
         let (children, on) = self.ask_on(session, |session, node| session.names(node, watch))?;
         let children = self.sort(children, if watch { WATCH_ALL } else { LIST });
-        if let (Ok(Some(children)), false) = (&children, watch) {
-            self.look_round(children);
+        if let Ok(Some(children)) = &children {
+            leaving.extend(self.call.core().delete_strays(session, &self.node, children));
+            if !watch {
+                self.look_round(children);
+            }
         }
         if watch && (!matches!(&children, Ok(Some(_))) || on != self.watched.on()) {
             self.watched.clear();

@@ -258,6 +258,7 @@ impl Runner {
             End::Lapsed => (Warn, "is lost: its lease has run out", lapse),
             End::AuthFailed => (Warn, "is over: the client is not let in", trouble),
             End::Closed => (Debug, "is over: the client closed it", None),
+            End::Replaced => (Debug, "is over: another one takes its place", None),
         };
         let because = because.map_or_else(String::new, |because| format!(": {because}"));
         logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}{because}");
@@ -377,10 +378,10 @@ impl Runner {
                     }
                 }
                 Command::Reconnect => self.reconnect(connection),
-                Command::Close(give_up_after) => self.part(connection, give_up_after),
+                Command::Close(why, give_up_after) => self.part(connection, why, give_up_after),
                 Command::Dropped => {
                     self.dropped = true;
-                    self.part(connection, ORPHAN_CLOSE_LIMIT);
+                    self.part(connection, End::Closed, ORPHAN_CLOSE_LIMIT);
                 }
             }
         }
@@ -399,9 +400,9 @@ impl Runner {
         connection.core.detach(Moment::now());
     }
 
-    fn part(&mut self, connection: &mut LockedConnection, give_up_after: Duration) {
+    fn part(&mut self, connection: &mut LockedConnection, why: End, give_up_after: Duration) {
         self.give_up_after(give_up_after);
-        connection.core.close(End::Closed, Moment::now());
+        connection.core.close(why, Moment::now());
     }
 
     fn found(&mut self, connection: &mut LockedConnection, found: Dialed) {

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) const LAPSED: u64 = 0;
 
 /// How a session has ended, by the value that `lease_end` has then: no clock shows so early a time.
-const ENDS: [End; 4] = [End::Lapsed, End::Expired, End::AuthFailed, End::Closed];
+const ENDS: [End; 5] = [End::Lapsed, End::Expired, End::AuthFailed, End::Closed, End::Replaced];
 
 pub(super) fn code_of(end: End) -> u64 {
     ENDS.iter().position(|one| *one == end).map_or(LAPSED, |code| code as u64)

@@ -374,8 +374,8 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// watches that were set on it.
     fn reconnect(&self) {}
 
-    /// Ends the session; stops trying after `give_up_after`.
-    fn close(&self, give_up_after: Duration);
+    /// Ends the session for that reason; stops trying after `give_up_after`.
+    fn close(&self, why: End, give_up_after: Duration);
 }
 
 /// Where a session records what happens to it.

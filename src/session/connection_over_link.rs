@@ -148,8 +148,8 @@ impl Connection for Link {
         Link::reconnect(self);
     }
 
-    fn close(&self, give_up_after: Duration) {
-        Link::close(self, give_up_after);
+    fn close(&self, why: End, give_up_after: Duration) {
+        Link::close(self, why, give_up_after);
     }
 }
 

@@ -14,7 +14,9 @@ use super::connection::{
     Answer, Answered, Connection, Created, Enqueued, Fault, Found, IsWanted, Names, NodeKind,
     OnAnswer, OnReply, Reply, Request, Stat, Step, Submission, Transacted, Waits, or_none,
 };
+use super::creates_in_doubt::StillMeant;
 use super::notify::Waiter;
+use super::owned_nodes::{NodeInMaking, OwnedNodes};
 use super::pending_reply::PendingReply;
 use super::time_limit::TimeLimit;
 use super::watch_dispatch::{WatchKind, Watches};
@@ -46,6 +48,7 @@ const ATTEMPTS: u32 = 15;
 pub(crate) struct Verbs {
     connection: Arc<dyn Connection>,
     watches: Arc<Watches>,
+    owned: Arc<OwnedNodes>,
     limit: Option<TimeLimit>,
     /// Many servers close the connection instead of an answer to these: this is remembered so that no
     /// other connection is lost for it.
@@ -84,6 +87,11 @@ pub(crate) fn read_each_by<E>(
         all[at] = found;
     }
     Ok(all)
+}
+
+fn is_ephemeral(kind: NodeKind) -> bool {
+    use NodeKind::{Contender, Ephemeral, EphemeralSequential, Named};
+    matches!(kind, Contender | Ephemeral | EphemeralSequential | Named)
 }
 
 fn strange<T>(reply: &Reply) -> Answer<T> {
@@ -153,9 +161,10 @@ impl Verbs {
     pub(super) fn new(
         connection: Box<dyn Connection>,
         watches: Arc<Watches>,
+        owned: Arc<OwnedNodes>,
         unknown: Arc<UnsupportedOperations>,
     ) -> Verbs {
-        Verbs { connection: connection.into(), watches, limit: None, unknown }
+        Verbs { connection: connection.into(), watches, owned, limit: None, unknown }
     }
 
     /// The same, for a caller with a time limit.
@@ -163,6 +172,7 @@ impl Verbs {
         Verbs {
             connection: Arc::clone(&self.connection),
             watches: Arc::clone(&self.watches),
+            owned: Arc::clone(&self.owned),
             limit: Some(limit),
             unknown: Arc::clone(&self.unknown),
         }
@@ -175,6 +185,11 @@ impl Verbs {
     /// Whether the caller's time limit is over.
     fn is_over(&self) -> bool {
         self.limit().is_some_and(TimeLimit::is_over)
+    }
+
+    /// The ephemeral nodes of the session.
+    pub(crate) fn owned(&self) -> &OwnedNodes {
+        &self.owned
     }
 
     // ----- asking
@@ -294,6 +309,10 @@ impl Verbs {
         acl: &[Acl],
         kind: NodeKind,
     ) -> Answer<Created> {
+        if is_ephemeral(kind) {
+            let late = &mut None;
+            return self.create_owned(path, data, acl, (kind, false), None, late);
+        }
         let ask = |kind| self.ask(|| Request::create(path, data, acl, kind));
         if kind != NodeKind::Container {
             return ask(kind).and_then(created);
@@ -327,36 +346,112 @@ impl Verbs {
 
     /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip
     /// if possible. If the caller's time limit is over before the answer comes, `late` is called
-    /// with it, on a thread on which it may only signal; with an ended session if it will never come.
+    /// with it, on a thread on which it may only signal; with an ended session if it will never come. After a
+    /// lost answer the node may still be made at any time: as long as `meant` lives, the caller may
+    /// [own](OwnedNodes::own) it; after that it is deleted when it appears.
     pub(crate) fn enter(
         &self,
         path: &str,
         data: &[u8],
         acl: &[Acl],
+        meant: &StillMeant,
         late: OnAnswer<Created>,
     ) -> Answer<Enqueued> {
         let mut late = Some(on_late(late, created));
         self.patiently(|| {
             let create = Request::create(path, data, acl, NodeKind::Contender);
             let list = Request::children(path::parent(path), false);
-            let [made, siblings] = self.ask_together([create, list], &mut late);
-            let made = made.and_then(created)?;
-            Ok(Enqueued { made, siblings: siblings.and_then(names).ok() })
+            let making = self.owned.begin(path, NodeKind::Contender, true)?;
+            let ask = |late: &mut _| {
+                let [made, siblings] = self.ask_together([create, list], late);
+                let made = made.and_then(created);
+                (made, siblings)
+            };
+            let (made, siblings) = self.making(making, Some(meant), &mut late, ask);
+            Ok(Enqueued { made: made?, siblings: siblings.and_then(names).ok() })
         })
     }
 
-    /// As `create`, of an ephemeral node under a name that others may want, too; `late` as in
+    /// As `create`, of an ephemeral node under a name that others may want, too; `meant` and `late` as in
     /// [`enter`](Verbs::enter).
     pub(crate) fn create_named(
         &self,
         path: &str,
         data: &[u8],
         acl: &[Acl],
+        meant: &StillMeant,
         late: OnAnswer<Created>,
     ) -> Answer<Created> {
         let mut late = Some(on_late(late, created));
-        let create = || Request::create(path, data, acl, NodeKind::Named);
-        self.patiently(|| self.ask_once_or(create(), &mut late)).and_then(created)
+        self.create_owned(path, data, acl, (NodeKind::Named, true), Some(meant), &mut late)
+    }
+
+    /// As `create`, of an ephemeral node under a name that no other call knows; `meant` as in
+    /// [`enter`](Verbs::enter).
+    pub(crate) fn create_unique(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        meant: &StillMeant,
+    ) -> Answer<Created> {
+        self.create_owned(path, data, acl, (NodeKind::Ephemeral, true), Some(meant), &mut None)
+    }
+
+    fn create_owned(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        (kind, is_ours): (NodeKind, bool),
+        meant: Option<&StillMeant>,
+        late: &mut Option<OnAnswer<Reply>>,
+    ) -> Answer<Created> {
+        self.patiently(|| {
+            let making = self.owned.begin(path, kind, is_ours)?;
+            let create = Request::create(path, data, acl, kind);
+            let ask = |late: &mut _| (self.ask_once_or(create, late).and_then(created), ());
+            self.making(making, meant, late, ask).0
+        })
+    }
+
+    /// Asks for a node to be made, and notes what becomes of it; `late` is as in `ask_once_or`.
+    fn making<T>(
+        &self,
+        making: NodeInMaking,
+        meant: Option<&StillMeant>,
+        late: &mut Option<OnAnswer<Reply>>,
+        ask: impl FnOnce(&mut Option<OnAnswer<Reply>>) -> (Answer<Created>, T),
+    ) -> (Answer<Created>, T) {
+        // Without a limit, the answer is waited for.
+        if self.limit.is_none() {
+            let asked = ask(late);
+            making.settle(&asked.0, meant);
+            return asked;
+        }
+        let making = Arc::new(making);
+        let (told, mut then) = (Arc::clone(&making), late.take());
+        let was_given = then.is_some();
+        let mut noted: Option<OnAnswer<Reply>> = Some(Box::new(move |reply: Answer<Reply>| {
+            told.settle(&reply.clone().and_then(created), None);
+            if let Some(late) = then.take() {
+                late(reply);
+            }
+        }));
+        let is_over = self.is_over();
+        let asked = ask(&mut noted);
+        match noted {
+            // It was not sent.
+            Some(_) if is_over => making.settle(&Err(Fault::Busy), None),
+            Some(_) => making.settle(&asked.0, meant),
+            // It is not known yet: the answer will be noted when it comes.
+            None => {}
+        }
+        // A further attempt has the same caller.
+        if was_given {
+            *late = noted;
+        }
+        asked
     }
 
     pub(crate) fn delete(&self, path: &str) -> Answer<()> {
@@ -365,14 +460,33 @@ impl Verbs {
 
     /// Deletes the node if its data has this version; `None` means any.
     pub(crate) fn delete_version(&self, path: &str, version: Option<i32>) -> Answer<()> {
-        self.ask(|| Request::One(Step::Delete { path: path.to_owned(), version })).map(drop)
+        let deleted =
+            self.ask(|| Request::One(Step::Delete { path: path.to_owned(), version })).map(drop);
+        self.note_deleted(path, &deleted);
+        deleted
+    }
+
+    fn note_deleted(&self, path: &str, deleted: &Answer<()>) {
+        match deleted {
+            Ok(()) => self.owned.deleted(path),
+            Err(Fault::NoNode) => self.owned.forget(path),
+            Err(_) => {}
+        }
+    }
+
+    /// Deletes the nodes, in as few round trips as possible.
+    pub(super) fn delete_each(&self, paths: &[String]) {
+        self.ask_each(paths, Request::delete, Ok);
     }
 
     /// As `delete`. If the caller's time limit is over before the answer comes, `late` is called
     /// with it, on a thread on which it may only signal.
     pub(crate) fn delete_or(&self, path: &str, late: OnAnswer<()>) -> Answer<()> {
         let mut late = Some(on_late(late, |_| Ok(())));
-        self.patiently(|| self.ask_once_or(Request::delete(path), &mut late)).map(drop)
+        let ask = || self.ask_once_or(Request::delete(path), &mut late);
+        let deleted = self.patiently(ask).map(drop);
+        self.note_deleted(path, &deleted);
+        deleted
     }
 
     /// Deletes the node that transaction `czxid` created; `NoNode` if it is gone, even if another
@@ -380,12 +494,14 @@ impl Verbs {
     /// cannot be told apart.
     pub(crate) fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
         // Looks again each time: the node may have been replaced meanwhile.
-        self.patiently(|| match self.confirm_once(path) {
+        let deleted = self.patiently(|| match self.confirm_once(path) {
             Ok(Some(stat)) if stat.czxid != czxid => Err(Fault::NoNode),
             Ok(None) => Err(Fault::NoNode),
             Ok(Some(_)) | Err(Fault::NoAuth) => self.ask_once(Request::delete(path)).map(drop),
             Err(fault) => Err(fault),
-        })
+        });
+        self.note_deleted(path, &deleted);
+        deleted
     }
 
     /// Replaces the node's data.
@@ -417,10 +533,37 @@ impl Verbs {
     /// Carries out all of these steps as one, or none of them; returns what each has done, or which
     /// failed.
     pub(crate) fn commit(&self, steps: &[Step]) -> Answer<Transacted> {
-        self.ask(|| Request::Transact(steps.to_vec())).and_then(|reply| match reply {
-            Reply::Transacted(transacted) => Ok(transacted),
-            other => strange(&other),
-        })
+        let mut making = Vec::new();
+        for step in steps {
+            if let Step::Create { path, kind, .. } = step {
+                if is_ephemeral(*kind) {
+                    making.push(self.owned.begin(path, *kind, false)?);
+                }
+            }
+        }
+        let transacted =
+            self.ask(|| Request::Transact(steps.to_vec())).and_then(|reply| match reply {
+                Reply::Transacted(transacted) => Ok(transacted),
+                other => strange(&other),
+            })?;
+        if let Ok(done) = &transacted {
+            self.note_steps(steps, done, making);
+        }
+        Ok(transacted)
+    }
+
+    /// Notes which nodes of the session a transaction has made, and which it has deleted.
+    fn note_steps(&self, steps: &[Step], done: &[Reply], making: Vec<NodeInMaking>) {
+        let mut making = making.into_iter();
+        for (step, reply) in steps.iter().zip(done) {
+            match (step, reply) {
+                (Step::Delete { path, .. }, _) => self.owned.deleted(path),
+                (Step::Create { kind, .. }, Reply::Created(made)) if is_ephemeral(*kind) => {
+                    making.next().iter().for_each(|one| one.settle(&Ok(made.clone()), None));
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Sends the deletion of a node, and returns when the request is certain to reach the server if
@@ -717,9 +860,9 @@ impl Verbs {
         self.connection.info()
     }
 
-    /// Ends the session; stops trying after `give_up_after`.
-    pub(crate) fn close(&self, give_up_after: Duration) {
-        self.connection.close(give_up_after);
+    /// See [`Connection::close`].
+    pub(crate) fn close(&self, why: End, give_up_after: Duration) {
+        self.connection.close(why, give_up_after);
     }
 }
 
@@ -754,7 +897,7 @@ mod tests {
             Info { session: 1, ..Info::default() }
         }
 
-        fn close(&self, _give_up_after: Duration) {}
+        fn close(&self, _why: End, _give_up_after: Duration) {}
     }
 
     #[test]
@@ -762,7 +905,8 @@ mod tests {
         for (is_certain, expected) in [(true, &["submit"][..]), (false, &["submit", "flush"])] {
             let said = Arc::default();
             let notes = Notes { is_certain, said: Arc::clone(&said) };
-            let verbs = Verbs::new(Box::new(notes), Arc::default(), Arc::default());
+            let owned = Arc::new(OwnedNodes::new(usize::MAX, None, Arc::default()));
+            let verbs = Verbs::new(Box::new(notes), Arc::default(), owned, Arc::default());
             verbs.let_go("/a", Deadline::NEVER, Box::new(drop));
             assert_eq!(*said.lock(), expected);
         }

@@ -126,7 +126,6 @@ fn perform_with(
     }
     schedule.set_lag(plan.lag);
     let late = (with == Some(Faults::LateRequests)).then_some(plan.habits.session_timeout * 3);
-    let late = plan.habits.late.or(late);
     let habits = Habits { reminds: false, late, ..plan.habits };
     let stage = Arc::new(Stage {
         world: World::new(habits),

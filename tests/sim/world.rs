@@ -973,13 +973,13 @@ impl Inner {
         self.links[link].session
     }
 
-    pub(super) fn close(&mut self, link: LinkId, give_up_after: Duration) {
+    pub(super) fn close(&mut self, link: LinkId, why: End, give_up_after: Duration) {
         if self.links[link].over {
             return;
         }
         if self.links[link].ended.is_none() {
             self.lose_touch(link);
-            self.end(link, End::Closed);
+            self.end(link, why);
         }
         self.links[link].give_up_at = schedule().time() + give_up_after;
         let arrival = self.arrival();

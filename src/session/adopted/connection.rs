@@ -95,7 +95,7 @@ impl Connection for HandleConnection {
     }
 
     /// The handle stays open. What was created in its session is deleted, however long that takes.
-    fn close(&self, _give_up_after: Duration) {
+    fn close(&self, _why: End, _give_up_after: Duration) {
         self.monitor().close();
     }
 }
