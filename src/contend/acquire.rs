@@ -32,7 +32,7 @@ use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::{Answer, Created, Enqueued, Fault, Found, Names, NodeKind};
-use crate::session::create_parents::make_parents;
+use crate::session::create_parents::{make_container, make_parents};
 use crate::session::creates_in_doubt::StillMeant;
 use crate::session::one_session::Session;
 use crate::session::request_purpose::{Purpose, cancelled};
@@ -112,6 +112,9 @@ struct Attempt<'a> {
     /// The lock node, as the server knows it.
     node: String,
     watched: WatchedNodes,
+    /// Whether the call has made the lock node, a container, and certainly nothing in it: a server
+    /// removes such a node only after it has had a child.
+    has_unused_container: bool,
     /// Whether the list of children has been searched for incompatible contenders.
     looked_round: bool,
     /// Whether the wait for others has been reported.
@@ -237,6 +240,7 @@ pub(crate) fn pursue(
         node: core.whole(contention.node),
         watched: WatchedNodes::new(call.bell()),
         call,
+        has_unused_container: false,
         looked_round: false,
         waits: false,
         others,
@@ -300,6 +304,9 @@ impl Attempt<'_> {
             // `drive` goes on with another session when one has ended.
             Ok(None) | Err(Stop::TimeOver | Stop::SessionEnded(_)) => None,
         };
+        if let Some(session) = self.call.live_session().filter(|_| self.has_unused_container) {
+            session.delete_unused_soon(&self.node);
+        }
         let kind = error.as_ref().map(Error::kind);
         let is_spent = kind == Some(ErrorKind::SequenceExhausted);
         let withdrawn = self.withdraw(left, late, is_spent);
@@ -331,6 +338,7 @@ impl Attempt<'_> {
                 (Some(session), Some(event)) => (session, event),
                 _ => {
                     self.watched.clear();
+                    self.has_unused_container = false;
                     let session = self.call.open()?;
                     // No ephemeral node belongs to session 0, so none is adopted.
                     let id = if session.may_adopt() { session.id() } else { 0 };
@@ -400,13 +408,17 @@ impl Attempt<'_> {
         acquisition: &Acquisition,
     ) -> Result<Input, Stop> {
         Ok(match action {
-            Action::Create { prefix } => self.create(session, prefix)?,
-            Action::MakeParents => {
-                let (acl, kind) = (self.contention.acl, self.contention.lock_node_kind());
-                let made =
-                    self.ask(session, |session, node| make_parents(session, node, kind, acl))?;
-                Input::ParentsMade(self.sort(made, MAKE))
+            Action::Create { prefix } => {
+                let created = self.create(session, prefix);
+                self.has_unused_container &= match &created {
+                    Ok(Input::Created { made: Err(Trouble::Refused(_)), .. }) => true,
+                    // The limit was over before the request was sent.
+                    Err(_) => !self.call.is_unanswered(),
+                    Ok(_) => false,
+                };
+                created?
             }
+            Action::MakeParents => self.make_lock_node(session)?,
             Action::Sync => {
                 let (synced, on) = self.ask_on(session, |session, _| session.sync())?;
                 Input::Synced(self.sort(synced, SYNC).map(|()| on))
@@ -434,6 +446,26 @@ impl Attempt<'_> {
             Action::Wait => self.wait(session, acquisition)?,
             Action::Hold { .. } | Action::Yield | Action::Fail(_) => Input::Woken,
         })
+    }
+
+    fn make_lock_node(&mut self, session: &Arc<Session>) -> Result<Input, Stop> {
+        let (acl, kind) = (self.contention.acl, self.contention.lock_node_kind());
+        let (reaper, of_session) = (Arc::clone(self.call.core().reaper()), Arc::downgrade(session));
+        let node = self.node.clone();
+        let late = move |made: Answer<Created>| {
+            let Some(session) = of_session.upgrade().filter(|_| made.is_ok()) else { return };
+            let delete = move || {
+                of_session.upgrade()?.delete_unused_soon(&node);
+                None
+            };
+            reaper.later(&session, rt::now(), delete);
+        };
+        let made = self.ask(session, |session, node| match kind {
+            NodeKind::Container => make_container(session, node, acl, Box::new(late)),
+            kind => make_parents(session, node, kind, acl).map(|()| false),
+        })?;
+        self.has_unused_container = made == Ok(true);
+        Ok(Input::ParentsMade(self.sort(made, MAKE).map(drop)))
     }
 
     fn look_round(&mut self, children: &Names) {

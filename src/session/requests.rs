@@ -313,17 +313,34 @@ impl Verbs {
             let late = &mut None;
             return self.create_owned(path, data, acl, (kind, false), None, late);
         }
-        let ask = |kind| self.ask(|| Request::create(path, data, acl, kind));
-        if kind != NodeKind::Container {
-            return ask(kind).and_then(created);
+        if kind == NodeKind::Container {
+            return self.create_container(path, data, acl, &mut None).map(|(made, _)| made);
         }
+        self.ask(|| Request::create(path, data, acl, kind)).and_then(created)
+    }
+
+    /// Creates a container, and says so; at servers that know none a plain node. `late` is as in
+    /// [`enter`](Verbs::enter), for a container.
+    pub(crate) fn create_container(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        late: &mut Option<OnAnswer<Created>>,
+    ) -> Answer<(Created, bool)> {
         if self.knows_containers()? {
-            match ask(kind) {
+            let mut late = late.take().map(|late| on_late(late, created));
+            let create = || Request::create(path, data, acl, NodeKind::Container);
+            match self.patiently(|| self.ask_once_or(create(), &mut late)) {
                 Err(Fault::Unknown) => self.unknown.learn(op::CREATE_CONTAINER, Moment::now()),
-                answer => return answer.and_then(created),
+                // A handle cannot make one.
+                answer => {
+                    let is_container = !self.connection.is_handle();
+                    return answer.and_then(created).map(|made| (made, is_container));
+                }
             }
         }
-        ask(NodeKind::Persistent).and_then(created)
+        self.create(path, data, acl, NodeKind::Persistent).map(|made| (made, false))
     }
 
     /// Whether to ask the servers for a container. While it is in doubt whether they know what that is,
@@ -578,6 +595,13 @@ impl Verbs {
     /// Asks for a node's deletion without waiting.
     pub(crate) fn delete_soon(&self, path: &str) {
         self.submit(Request::delete(path), Box::new(drop));
+    }
+
+    /// Asks, once and without waiting, for the deletion of a container that this session has made, and in
+    /// which it has made nothing. The server refuses that if others have.
+    pub(crate) fn delete_unused_soon(&self, path: &str) {
+        let delete = Step::Delete { path: path.to_owned(), version: Some(0) };
+        self.submit(Request::One(delete), Box::new(drop));
     }
 
     // ----- requests that read

@@ -63,6 +63,7 @@ mod shared_value; // scenario 80: shared values and counters
 #[cfg(feature = "tls")]
 mod tls; // certificates and keys, and what is wrong with them
 mod two_phase_commit; // all participants commit, or all abort
+mod unused_lock_nodes; // lock nodes in which no contender was ever made
 mod versions; // older servers, and servers with smaller limits
 mod within; // calls bounded by a time, a token, or both
 mod znode; // data beside the locks, and transactions
