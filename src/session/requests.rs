@@ -18,7 +18,7 @@ use super::notify::Waiter;
 use super::pending_reply::PendingReply;
 use super::time_limit::TimeLimit;
 use super::watch_dispatch::{WatchKind, Watches};
-use crate::acl::Acl;
+use crate::acl::{Acl, why_refused};
 use crate::connection_notice::{End, Info};
 use crate::link::reading_turn::AwaitsServer;
 use crate::link::unsupported_operations::UnsupportedOperations;
@@ -84,6 +84,14 @@ pub(crate) fn read_each_by<E>(
         all[at] = found;
     }
     Ok(all)
+}
+
+/// The same fault; of a refused ACL, it says which entry may be to blame.
+fn naming_entry(fault: Fault, acl: &[Acl]) -> Fault {
+    match fault {
+        Fault::InvalidAcl(_) => Fault::InvalidAcl(why_refused(acl)),
+        fault => fault,
+    }
 }
 
 fn strange<T>(reply: &Reply) -> Answer<T> {
@@ -294,7 +302,10 @@ impl Verbs {
         acl: &[Acl],
         kind: NodeKind,
     ) -> Answer<Created> {
-        let ask = |kind| self.ask(|| Request::create(path, data, acl, kind));
+        let ask = |kind| {
+            let made = self.ask(|| Request::create(path, data, acl, kind));
+            made.map_err(|fault| naming_entry(fault, acl))
+        };
         if kind != NodeKind::Container {
             return ask(kind).and_then(created);
         }
@@ -340,7 +351,7 @@ impl Verbs {
             let create = Request::create(path, data, acl, NodeKind::Contender);
             let list = Request::children(path::parent(path), false);
             let [made, siblings] = self.ask_together([create, list], &mut late);
-            let made = made.and_then(created)?;
+            let made = made.map_err(|fault| naming_entry(fault, acl)).and_then(created)?;
             Ok(Enqueued { made, siblings: siblings.and_then(names).ok() })
         })
     }
@@ -356,7 +367,8 @@ impl Verbs {
     ) -> Answer<Created> {
         let mut late = Some(on_late(late, created));
         let create = || Request::create(path, data, acl, NodeKind::Named);
-        self.patiently(|| self.ask_once_or(create(), &mut late)).and_then(created)
+        let made = self.patiently(|| self.ask_once_or(create(), &mut late));
+        made.map_err(|fault| naming_entry(fault, acl)).and_then(created)
     }
 
     pub(crate) fn delete(&self, path: &str) -> Answer<()> {
@@ -405,7 +417,8 @@ impl Verbs {
     }
 
     pub(crate) fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<()> {
-        self.ask(|| Request::SetAcl { path: path.to_owned(), acl: acl.to_vec() }).map(drop)
+        let set = self.ask(|| Request::SetAcl { path: path.to_owned(), acl: acl.to_vec() });
+        set.map(drop).map_err(|fault| naming_entry(fault, acl))
     }
 
     /// Carries out all of these steps as one, or none of them; then it returns the fault of the
@@ -417,10 +430,30 @@ impl Verbs {
     /// Carries out all of these steps as one, or none of them; returns what each has done, or which
     /// failed.
     pub(crate) fn commit(&self, steps: &[Step]) -> Answer<Transacted> {
-        self.ask(|| Request::Transact(steps.to_vec())).and_then(|reply| match reply {
-            Reply::Transacted(transacted) => Ok(transacted),
-            other => strange(&other),
-        })
+        let reply = self.ask(|| Request::Transact(steps.to_vec()))?;
+        let Reply::Transacted(transacted) = reply else { return strange(&reply) };
+        Ok(transacted.map_err(|(place, fault)| {
+            let fault = match steps.get(place) {
+                Some(Step::Create { acl, .. }) => naming_entry(fault, acl),
+                _ => fault,
+            };
+            (place, if fault == Fault::SessionEnded { self.why_no_session(steps) } else { fault })
+        }))
+    }
+
+    /// Why a step of a transaction failed as if the session had ended. A server also says so of a local session
+    /// that it must not upgrade, so a write is asked whether the session lives. The transaction changed nothing.
+    fn why_no_session(&self, steps: &[Step]) -> Fault {
+        const NOWHERE: &str = "/zklock-nowhere/nothing";
+        let is_owned =
+            |step: &Step| matches!(step, Step::Create { kind, .. } if kind.is_ephemeral());
+        match self.delete(NOWHERE) {
+            Err(fault) if fault.is_loss() => Fault::SessionEnded,
+            _ if steps.iter().any(is_owned) => Fault::LocalSession,
+            _ => {
+                Fault::Refused("a step failed as if the session had ended, but it lives".to_owned())
+            }
+        }
     }
 
     /// Sends the deletion of a node, and returns when the request is certain to reach the server if
