@@ -40,6 +40,7 @@ use crate::session::watch_loop::View;
 /// | [`ConnectionLoss`](ErrorKind::ConnectionLoss) | the reply to a change was lost: the change may have been made |
 /// | [`NotAuthorized`](ErrorKind::NotAuthorized) | an ACL forbids it; the message says which permission is missing |
 /// | [`TooLarge`](ErrorKind::TooLarge) | the request is larger than the server allows; by default 1 MiB |
+/// | [`QuotaExceeded`](ErrorKind::QuotaExceeded) | a quota on the path or above it is used up; nothing was changed |
 /// | [`AuthFailed`](ErrorKind::AuthFailed), [`Closed`](ErrorKind::Closed), [`System`](ErrorKind::System), [`Server`](ErrorKind::Server) | retrying does not help |
 ///
 /// ```no_run

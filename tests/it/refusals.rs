@@ -43,8 +43,7 @@ fn a_quota_that_is_used_up_fails_each_call_at_once_and_deletes_still_work() {
     let (zk, mut raw) = (site.quiet_client(), site.raw());
     let at = |name: &str| format!("{}/{name}", site.base);
     let guard = strict(&zk, &site.base, "held").lock().unwrap();
-    let value = SharedValue::new(&zk, &site.base, "value");
-    value.set("1").unwrap();
+    SharedValue::new(&zk, &site.base, "value").set("1").unwrap();
     zk.znode(at("made")).create(CreateMode::Persistent, "").unwrap();
     // The base, held and its contender, value, made.
     set_quota(&mut raw, &site.base, 5, -1);
