@@ -125,6 +125,7 @@ pub(crate) fn why_refused(acl: &[Acl]) -> String {
     let mut wrong = acl.iter().filter_map(|one| Some((one, fault_of(one)?)));
     match wrong.next() {
         Some((one, fault)) => format!(": the entry {:?} {fault}", entry(one)),
+        None if acl.is_empty() => ": it has no entry".to_owned(),
         None => {
             let all: Vec<String> = acl.iter().map(entry).collect();
             format!(": one of the entries {all:?} is refused, see the servers' log")
@@ -165,6 +166,7 @@ mod tests {
 
     #[test]
     fn the_entry_that_is_to_blame_is_named() {
+        assert_eq!(why_refused(&[]), ": it has no entry");
         let open = Acl::open();
         for (entry, why) in [
             (
