@@ -193,6 +193,7 @@ impl Link {
         if self.shared.lease_end.load(Ordering::Acquire) == LAPSED {
             // A caller may have found that out before the link's thread.
             connection.note_pause(Moment::now());
+            self.shared.note_trouble(&mut connection);
             connection.core.lapse(Moment::now());
         }
         connection.core.why_lapsed().map(str::to_owned)

@@ -17,10 +17,6 @@ use crate::logging;
 use crate::path;
 use crate::rt;
 
-/// A node that does not exist, and a version that no node has.
-const NOWHERE: &str = "/zklock-nowhere/nothing";
-const NO_VERSION: i32 = i32::MAX;
-
 /// Where the session timeout is not known, on a program's handle.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -57,10 +53,8 @@ fn look(core: &Arc<ClientCore>, session: &Arc<Session>) -> Option<Instant> {
 /// The children of the parents, and the connection on which all was answered.
 fn list(session: &Session, parents: &[String]) -> Answer<(Vec<Names>, u64)> {
     let connection = session.status().now().connection;
-    match session.delete_version(NOWHERE, Some(NO_VERSION)) {
-        Err(fault) if fault.is_loss() => return Err(fault),
-        _ => session.sync()?,
-    }
+    session.probe()?;
+    session.sync()?;
     let mut lists = Vec::with_capacity(parents.len());
     for names in session.children_each(parents, false) {
         match names {

@@ -20,7 +20,7 @@ use super::owned_nodes::{NodeInMaking, OwnedNodes};
 use super::pending_reply::PendingReply;
 use super::time_limit::TimeLimit;
 use super::watch_dispatch::{WatchKind, Watches};
-use crate::acl::Acl;
+use crate::acl::{Acl, why_refused};
 use crate::connection_notice::{End, Info};
 use crate::link::reading_turn::AwaitsServer;
 use crate::link::unsupported_operations::UnsupportedOperations;
@@ -89,9 +89,12 @@ pub(crate) fn read_each_by<E>(
     Ok(all)
 }
 
-fn is_ephemeral(kind: NodeKind) -> bool {
-    use NodeKind::{Contender, Ephemeral, EphemeralSequential, Named};
-    matches!(kind, Contender | Ephemeral | EphemeralSequential | Named)
+/// The same fault; of a refused ACL, it says which entry may be to blame.
+fn naming_entry(fault: Fault, acl: &[Acl]) -> Fault {
+    match fault {
+        Fault::InvalidAcl(_) => Fault::InvalidAcl(why_refused(acl)),
+        fault => fault,
+    }
 }
 
 fn strange<T>(reply: &Reply) -> Answer<T> {
@@ -309,14 +312,14 @@ impl Verbs {
         acl: &[Acl],
         kind: NodeKind,
     ) -> Answer<Created> {
-        if is_ephemeral(kind) {
-            let late = &mut None;
-            return self.create_owned(path, data, acl, (kind, false), None, late);
+        if kind.is_ephemeral() {
+            return self.create_owned(path, data, acl, (kind, false), None, &mut None);
         }
         if kind == NodeKind::Container {
             return self.create_container(path, data, acl, &mut None).map(|(made, _)| made);
         }
-        self.ask(|| Request::create(path, data, acl, kind)).and_then(created)
+        let made = self.ask(|| Request::create(path, data, acl, kind));
+        made.map_err(|fault| naming_entry(fault, acl)).and_then(created)
     }
 
     /// Creates a container, and says so; at servers that know none a plain node. `late` is as in
@@ -336,7 +339,8 @@ impl Verbs {
                 // A handle cannot make one.
                 answer => {
                     let is_container = !self.connection.is_handle();
-                    return answer.and_then(created).map(|made| (made, is_container));
+                    let made = answer.map_err(|fault| naming_entry(fault, acl)).and_then(created);
+                    return made.map(|made| (made, is_container));
                 }
             }
         }
@@ -381,7 +385,7 @@ impl Verbs {
             let making = self.owned.begin(path, NodeKind::Contender, true)?;
             let ask = |late: &mut _| {
                 let [made, siblings] = self.ask_together([create, list], late);
-                let made = made.and_then(created);
+                let made = made.map_err(|fault| naming_entry(fault, acl)).and_then(created);
                 (made, siblings)
             };
             let (made, siblings) = self.making(making, Some(meant), &mut late, ask);
@@ -427,7 +431,10 @@ impl Verbs {
         self.patiently(|| {
             let making = self.owned.begin(path, kind, is_ours)?;
             let create = Request::create(path, data, acl, kind);
-            let ask = |late: &mut _| (self.ask_once_or(create, late).and_then(created), ());
+            let ask = |late: &mut _| {
+                let made = self.ask_once_or(create, late);
+                (made.map_err(|fault| naming_entry(fault, acl)).and_then(created), ())
+            };
             self.making(making, meant, late, ask).0
         })
     }
@@ -538,7 +545,8 @@ impl Verbs {
     }
 
     pub(crate) fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<()> {
-        self.ask(|| Request::SetAcl { path: path.to_owned(), acl: acl.to_vec() }).map(drop)
+        let set = self.ask(|| Request::SetAcl { path: path.to_owned(), acl: acl.to_vec() });
+        set.map(drop).map_err(|fault| naming_entry(fault, acl))
     }
 
     /// Carries out all of these steps as one, or none of them; then it returns the fault of the
@@ -553,20 +561,23 @@ impl Verbs {
         let mut making = Vec::new();
         for step in steps {
             if let Step::Create { path, kind, .. } = step {
-                if is_ephemeral(*kind) {
+                if kind.is_ephemeral() {
                     making.push(self.owned.begin(path, *kind, false)?);
                 }
             }
         }
-        let transacted =
-            self.ask(|| Request::Transact(steps.to_vec())).and_then(|reply| match reply {
-                Reply::Transacted(transacted) => Ok(transacted),
-                other => strange(&other),
-            })?;
+        let reply = self.ask(|| Request::Transact(steps.to_vec()))?;
+        let Reply::Transacted(transacted) = reply else { return strange(&reply) };
         if let Ok(done) = &transacted {
             self.note_steps(steps, done, making);
         }
-        Ok(transacted)
+        Ok(transacted.map_err(|(place, fault)| {
+            let fault = match steps.get(place) {
+                Some(Step::Create { acl, .. }) => naming_entry(fault, acl),
+                _ => fault,
+            };
+            (place, if fault == Fault::SessionEnded { self.why_no_session(steps) } else { fault })
+        }))
     }
 
     /// Notes which nodes of the session a transaction has made, and which it has deleted.
@@ -575,10 +586,35 @@ impl Verbs {
         for (step, reply) in steps.iter().zip(done) {
             match (step, reply) {
                 (Step::Delete { path, .. }, _) => self.owned.deleted(path),
-                (Step::Create { kind, .. }, Reply::Created(made)) if is_ephemeral(*kind) => {
+                (Step::Create { kind, .. }, Reply::Created(made)) if kind.is_ephemeral() => {
                     making.next().iter().for_each(|one| one.settle(&Ok(made.clone()), None));
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// A write that changes nothing. Only a write is sure to be refused if the leader takes another server to serve the
+    /// session: by the loss of the connection.
+    pub(super) fn probe(&self) -> Answer<()> {
+        /// A node that does not exist, and a version that no node has.
+        const NOWHERE: &str = "/zklock-nowhere/nothing";
+        match self.delete_version(NOWHERE, Some(i32::MAX)) {
+            Err(fault) if fault.is_loss() => Err(fault),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why a step of a transaction failed as if the session had ended. A server also says so of a local session
+    /// that it must not upgrade, so a write is asked whether the session lives. The transaction changed nothing.
+    fn why_no_session(&self, steps: &[Step]) -> Fault {
+        let is_owned =
+            |step: &Step| matches!(step, Step::Create { kind, .. } if kind.is_ephemeral());
+        match self.probe() {
+            Err(_) => Fault::SessionEnded,
+            Ok(()) if steps.iter().any(is_owned) => Fault::LocalSession,
+            Ok(()) => {
+                Fault::Refused("a step failed as if the session had ended, but it lives".to_owned())
             }
         }
     }

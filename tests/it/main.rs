@@ -40,7 +40,7 @@ mod keeper; // scenarios 23–25 and 34a at servers that are not ZooKeeper
 mod lease; // how long locks stay certain: outages, pauses, throttling, servers with unequal limits
 mod lease_losses; // scenario 28a: the own clock is first, whichever server is cut off
 mod limits; // scenarios 14–22: trying, timeouts, cancelling
-mod logger; // a program's logger that panics
+mod logger; // a program's logger that panics, and one that uses the client
 mod maintenance; // locks that are held for maintenance
 mod multi_lock; // scenarios 5 and 64–67: reentrant locks and multi-locks
 mod mutex; // scenarios 1–13b
@@ -51,6 +51,7 @@ mod patience; // locks whose contenders have patience
 mod proxy; // the faulty network itself
 mod queue; // scenarios 79 and 80: queues
 mod refresh; // looks that repeat another one in few requests
+mod refusals; // quotas that are used up, and local sessions
 mod report; // what a client reports to the program, and how it starts
 mod retry; // limits on the retries of a call
 mod revocation; // scenario 68: asking holders to release, and forcing them

@@ -88,6 +88,8 @@ use crate::rt::{self, AtomicUsize, Deadline};
 ///   node, this client looks at it once a second.
 /// - **No waiting for a node's creation**: observers of a lock path, value or group, and consumers
 ///   of a queue, fail with [`Server`](crate::ErrorKind::Server) if the node does not exist yet.
+/// - **Quotas**: the crate does not know the server's answer that one is used up, which is
+///   [`Server`](crate::ErrorKind::Server), too.
 /// - **No transactions**: what the recipes other than locks do in one transaction (acknowledging a
 ///   leased item, deciding a double barrier's round, or a commit) is done step by step; a client
 ///   that dies in between leaves it half done.
