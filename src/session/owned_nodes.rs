@@ -253,7 +253,9 @@ impl OwnedNodes {
             return Vec::new();
         }
         let mut state = self.state.lock();
-        let (strays, bytes) = state.doubts.take_strays(parent, children.iter());
+        let OwnedState { live, doubts, .. } = &mut *state;
+        let others = children.iter().filter(|name| !live.contains(&*path::join(parent, name)));
+        let (strays, bytes) = doubts.take_strays(parent, others);
         state.bytes = state.bytes.saturating_sub(bytes);
         strays
     }

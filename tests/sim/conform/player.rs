@@ -165,6 +165,8 @@ pub(super) struct Player<G> {
     sessions: BTreeMap<i64, usize>,
     zxids: Vec<i64>,
     ctimes: BTreeMap<i64, i64>,
+    /// Whatever it creates, it wants.
+    meant: StillMeant,
 }
 
 impl<G: Ground> Player<G> {
@@ -177,6 +179,7 @@ impl<G: Ground> Player<G> {
             sessions: BTreeMap::new(),
             zxids: Vec::new(),
             ctimes: BTreeMap::new(),
+            meant: StillMeant::default(),
         }
     }
 
@@ -433,8 +436,8 @@ impl<G: Ground> Player<G> {
 
     fn enter(&mut self, session: &Session, path: &str, flags: &[&str]) -> String {
         let data = format!("of {}", self.shown(path));
-        let meant = StillMeant::default();
-        let entered = session.enter(path, data.as_bytes(), &acl_of(flags), &meant, Box::new(drop));
+        let (acl, late) = (acl_of(flags), Box::new(drop));
+        let entered = session.enter(path, data.as_bytes(), &acl, &self.meant, late);
         told(entered, |entered| {
             let siblings = entered
                 .siblings
