@@ -37,6 +37,7 @@ mod hostile_servers; // hostile bytes from servers
 mod hosts; // servers that are replaced, or have lost their data
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
 mod keeper; // scenarios 23–25 and 34a at servers that are not ZooKeeper
+mod late_requests; // requests of a lost connection that are carried out after later ones
 mod lease; // how long locks stay certain: outages, pauses, throttling, servers with unequal limits
 mod lease_losses; // scenario 28a: the own clock is first, whichever server is cut off
 mod limits; // scenarios 14–22: trying, timeouts, cancelling

@@ -138,3 +138,18 @@ fn the_port_of_a_proxy_that_refuses_is_given_to_nobody_else() {
     assert!(TcpListener::bind(proxy.addr()).is_ok(), "the proxy still listens");
     assert!(!claim(proxy.addr().port()), "another test's server could take the port");
 }
+
+#[test]
+fn what_a_raw_proxy_holds_arrives_together() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let proxy = Proxy::raw(listener.local_addr().unwrap(), Duration::ZERO);
+    proxy.hold();
+    let mut client = TcpStream::connect(proxy.addr()).unwrap();
+    client.set_nodelay(true).unwrap();
+    [b"a", b"b", b"c"].into_iter().for_each(|piece| client.write_all(piece).unwrap());
+    proxy.release();
+    let (mut server, _) = listener.accept().unwrap();
+    let mut bytes = [0; 8];
+    let length = server.read(&mut bytes).unwrap();
+    assert_eq!(&bytes[..length], b"abc");
+}

@@ -155,7 +155,8 @@ impl Proxy {
         self.set_mode(Mode::BlackHole);
     }
 
-    /// Like a black hole, but [`release`](Proxy::release) delivers what was sent meanwhile.
+    /// Like a black hole, but [`release`](Proxy::release) delivers what was sent meanwhile; a
+    /// [raw](Proxy::raw) proxy delivers it all together.
     pub(crate) fn hold(&self) {
         self.set_mode(Mode::Hold);
     }
@@ -688,6 +689,9 @@ impl Shared {
     fn read(&self, id: usize, direction: Direction, mut from: Wire, to: &Sender<Piece>) {
         let mut handshake = true;
         loop {
+            if !self.framed {
+                self.wait_to_read(id);
+            }
             let bytes = if self.framed { read_frame(&mut from) } else { read_some(&mut from) }.ok();
             let received = Instant::now();
             let message = bytes.as_deref().filter(|_| self.framed && !handshake);
@@ -708,6 +712,13 @@ impl Shared {
                 return;
             }
         }
+    }
+
+    /// Waits as long as bytes are held, so that they arrive together: a server may do with many at once
+    /// what it does not do with one after the other.
+    fn wait_to_read(&self, id: usize) {
+        let is_held = |state: &mut State| state.mode == Mode::Hold && state.live.contains_key(&id);
+        drop(self.changed.wait_while(self.lock(), is_held).unwrap_or_else(PoisonError::into_inner));
     }
 
     fn write_requests(self: &Arc<Self>, id: usize, pieces: &Receiver<Piece>, client: Wire) {
@@ -926,7 +937,7 @@ fn read_frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
 
 /// Reads whatever has arrived.
 fn read_some(from: &mut impl Read) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; 16 << 10];
+    let mut bytes = vec![0; 64 << 10];
     let length = from.read(&mut bytes)?;
     if length == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());

@@ -186,6 +186,13 @@ impl Raw {
         self.create_with_acl(path, data, kind, &Acl::open())
     }
 
+    /// Asks for an ephemeral sequential node, open to anyone, and does not wait for the answer.
+    pub(crate) fn begin_create(&mut self, path: &str) -> Result<()> {
+        let body = create_body(path, b"", Kind::EphemeralSequential, &Acl::open());
+        self.next_xid += 1;
+        self.begin(self.next_xid - 1, 1, body)
+    }
+
     pub(crate) fn create_with_acl(
         &mut self,
         path: &str,
@@ -193,16 +200,7 @@ impl Raw {
         kind: Kind,
         acl: &[Acl],
     ) -> Result<String> {
-        let mut body = Writer::default();
-        body.string(path);
-        body.buffer(data);
-        body.int(acl.len() as i32);
-        for entry in acl {
-            body.int(entry.permissions);
-            body.string(&entry.scheme);
-            body.string(&entry.id);
-        }
-        body.int(kind as i32);
+        let body = create_body(path, data, kind, acl);
         let opcode = if kind == Kind::Container { 19 } else { 1 };
         let answer = self.call(opcode, body)?;
         Reader(&answer).string()
@@ -366,12 +364,16 @@ impl Raw {
         self.call_as(xid, opcode, body)
     }
 
-    fn call_as(&mut self, xid: i32, opcode: i32, body: Writer) -> Result<Vec<u8>> {
+    fn begin(&mut self, xid: i32, opcode: i32, body: Writer) -> Result<()> {
         let mut request = Writer::default();
         request.int(xid);
         request.int(opcode);
         request.0.extend(body.0);
-        send(&mut self.stream, &request.0)?;
+        send(&mut self.stream, &request.0)
+    }
+
+    fn call_as(&mut self, xid: i32, opcode: i32, body: Writer) -> Result<Vec<u8>> {
+        self.begin(xid, opcode, body)?;
         loop {
             let answer = receive(&mut self.stream)?;
             let mut header = Reader(&answer);
@@ -385,6 +387,20 @@ impl Raw {
             return if code == 0 { Ok(header.0.to_vec()) } else { Err(Failure::Server(code)) };
         }
     }
+}
+
+fn create_body(path: &str, data: &[u8], kind: Kind, acl: &[Acl]) -> Writer {
+    let mut body = Writer::default();
+    body.string(path);
+    body.buffer(data);
+    body.int(acl.len() as i32);
+    for entry in acl {
+        body.int(entry.permissions);
+        body.string(&entry.scheme);
+        body.string(&entry.id);
+    }
+    body.int(kind as i32);
+    body
 }
 
 fn send(stream: &mut TcpStream, body: &[u8]) -> Result<()> {
