@@ -2,11 +2,12 @@
 
 use uuid::Uuid;
 
-use super::change_at_most_once::make_once;
+use super::change_at_most_once::{Attempts, make_once};
+use super::permit::{Outcome, Permits};
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt;
-use crate::session::connection::{Answer, Fault};
+use crate::session::connection::{Answer, Fault, Step};
 use crate::session::one_session::Session;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::View;
@@ -66,10 +67,11 @@ impl Barrier {
     ///   been meanwhile.
     /// - Others that [end every wait](crate::guide#what-ends-every-wait).
     pub fn raise(&self) -> Result<bool> {
-        let (mark, mut before) = (Uuid::from_u128(rt::random()).to_string(), None);
+        let mark = Uuid::from_u128(rt::random()).to_string();
+        let mut attempts = Attempts::new(self.target.client.core());
         let raised = self.target.ask(RAISE, |session, whole| {
             let (mark, acl) = (mark.as_bytes(), &self.target.acl);
-            make_once(session, whole, mark, acl, |data| data == mark, &mut before)
+            make_once(session, whole, mark, acl, |data| data == mark, &mut attempts)
         })?;
         raised.ok_or_else(|| {
             let message = "the reply to raising the barrier was lost; it is not up, but may have \
@@ -88,8 +90,8 @@ impl Barrier {
     ///
     /// As [`raise`](Barrier::raise): without a reply the barrier may be up or not.
     pub fn lift(&self) -> Result<bool> {
-        let mut meant = None;
-        self.target.ask(LIFT, |session, whole| lift(session, whole, &mut meant))
+        let (mut meant, mut permits) = (None, Permits::new(self.target.client.core()));
+        self.target.ask(LIFT, |session, whole| lift(session, whole, &mut meant, &mut permits))
     }
 
     /// Asks the ensemble's leader whether the barrier is up.
@@ -136,19 +138,32 @@ impl Barrier {
     }
 }
 
-fn lift(session: &Session, whole: &str, meant: &mut Option<i64>) -> Answer<bool> {
+/// Deletes the node, but none that was created after the first attempt, which has set `meant`.
+fn lift(
+    session: &Session,
+    whole: &str,
+    meant: &mut Option<i64>,
+    permits: &mut Permits,
+) -> Answer<bool> {
+    let has_transactions = session.has_transactions();
+    let may_be_lifted = match permits.settle(session, whole)? {
+        Outcome::Made => return Ok(true),
+        Outcome::Unknown => true,
+        Outcome::NotMade => meant.is_some() && !has_transactions,
+    };
     let begun = *meant;
     let found = session.confirm(whole)?.map(|stat| stat.czxid);
-    if begun.is_some() && found != begun {
-        return Ok(true);
-    }
-    if found.is_none() {
-        return Ok(false);
+    if found.is_none() || begun.is_some_and(|begun| found != Some(begun)) {
+        return Ok(may_be_lifted);
     }
     *meant = found;
-    match session.delete(whole) {
+    let deleted = match has_transactions {
+        true => permits.spend(session, whole, &Step::delete(whole.to_owned())),
+        false => session.delete(whole),
+    };
+    match deleted {
         Ok(()) => Ok(true),
-        Err(Fault::NoNode) => Ok(begun.is_some()),
+        Err(Fault::NoNode) => Ok(may_be_lifted),
         Err(fault) => Err(fault),
     }
 }

@@ -14,7 +14,7 @@ use self::round::no_round;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::recipes::change_at_most_once::make_once;
+use crate::recipes::change_at_most_once::{Attempts, make_once};
 use crate::rt;
 use crate::session::connection::{Answer, Fault, Names, Stat, Step};
 use crate::session::one_session::Session;
@@ -113,10 +113,10 @@ impl TwoPhaseCommit {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
-        let mut before = None;
+        let mut attempts = Attempts::new(self.target.client.core());
         let begun = self.target.ask(BEGIN, |session, whole| {
             let is_ours = |data: &[u8]| Round::parse(data).is_some_and(|one| one.id == round.id);
-            make_once(session, whole, &round.write(), &self.target.acl, is_ours, &mut before)
+            make_once(session, whole, &round.write(), &self.target.acl, is_ours, &mut attempts)
         })?;
         match begun {
             Some(true) => Ok(Coordinator::new(self.target.clone(), round)),
