@@ -16,7 +16,8 @@ use crate::session::watch_loop::View;
 ///
 /// The barrier is up as long as the persistent node `base/name` exists: it outlives the client that
 /// raised it, and any client may lift it. It is the same barrier as Curator's `DistributedBarrier`
-/// and kazoo's `Barrier` of this path. The value can be cloned and shared.
+/// and kazoo's `Barrier` of this path. Beside it, each call that raises or lifts it creates a node
+/// `_zklock_<id>_permit` for a moment. The value can be cloned and shared.
 ///
 /// # Guarantees
 ///
@@ -24,6 +25,10 @@ use crate::session::watch_loop::View;
 ///   whichever server it asks.
 /// - A waiting call learns that the barrier is lifted, also over lost connections and sessions. If
 ///   it is raised again at once, the call may see only that, and goes on waiting.
+/// - What a call of `raise` or `lift` has done, once it has succeeded, is not undone by an earlier
+///   call of this client whose reply was lost, even if the ensemble carries that out
+///   [later](crate::Error::may_have_taken_effect). Not so on a program's own handle, which has no
+///   transactions.
 ///
 /// ```no_run
 /// use zklock::{Barrier, Client};
@@ -42,17 +47,17 @@ pub struct Barrier {
 
 /// To wait, a call reads the node.
 const WAIT: Purpose = Purpose::to_read("wait at the barrier", "READ on it");
-const RAISE: Purpose = Purpose::to_change("raise the barrier", "CREATE on its parent");
+const RAISE: Purpose = Purpose::to_change("raise the barrier", "CREATE and DELETE on its parent");
 const LIFT: Purpose = Purpose::to_change(
     "lift the barrier",
-    "DELETE on its parent, and READ on the node, to distinguish it from later ones",
+    "CREATE and DELETE on its parent, and READ on the node, to distinguish it from later ones",
 );
 
 placed!(
     Barrier,
     "Returns the barrier `name` under the path `base`",
-    "Waiting requires READ on the node. Lifting requires DELETE on its parent and, with ZooKeeper \
-     3.7.3, 3.8.4, 3.9.2 and later, READ on the node."
+    "Waiting requires READ on the node. Raising and lifting require CREATE and DELETE on its parent; \
+     lifting also, with ZooKeeper 3.7.3, 3.8.4, 3.9.2 and later, READ on the node."
 );
 
 impl Barrier {
@@ -63,8 +68,9 @@ impl Barrier {
     /// - [`Connect`](ErrorKind::Connect) if no server could be asked within the [connect
     ///   timeout](crate::ClientBuilder::connect_timeout): this call has not raised it.
     /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request has no answer by then: this
-    ///   call may have raised it; also if a reply was lost, and the barrier is not up but may have
-    ///   been meanwhile.
+    ///   call may have raised it, or may still do so until a later call of this client succeeds, or
+    ///   the session has ended; also if the session was lost with a reply, and the barrier is not up
+    ///   but may have been meanwhile.
     /// - Others that [end every wait](crate::guide#what-ends-every-wait).
     pub fn raise(&self) -> Result<bool> {
         let mark = Uuid::from_u128(rt::random()).to_string();
@@ -83,8 +89,9 @@ impl Barrier {
 
     /// Lifts the barrier, and returns whether this call did; false if it was not up.
     ///
-    /// After a lost reply, true also if it only may have been this call. A retry does not lift a
-    /// barrier that was raised since the first attempt.
+    /// If the session was lost with a reply, true also if it only may have been this call; on a
+    /// program's own handle after any lost reply. A retry does not lift a barrier that was raised since
+    /// the first attempt.
     ///
     /// # Errors
     ///
@@ -158,7 +165,7 @@ fn lift(
     }
     *meant = found;
     let deleted = match has_transactions {
-        true => permits.spend(session, whole, &Step::delete(whole.to_owned())),
+        true => permits.spend(session, whole, &Step::delete(whole.to_owned())).map(drop),
         false => session.delete(whole),
     };
     match deleted {

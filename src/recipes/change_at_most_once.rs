@@ -135,7 +135,7 @@ pub(super) fn make_once(
     let create = Step::Create { path, data: data.to_vec(), acl: acl.to_vec(), kind };
     loop {
         match attempts.permits.spend(session, whole, &create) {
-            Ok(()) => return Ok(Some(true)),
+            Ok(_) => return Ok(Some(true)),
             Err(Fault::NodeExists) => return Ok(Some(false)),
             Err(Fault::NoNode) => make_parents(session, parent, NodeKind::Persistent, acl)?,
             Err(fault) => return Err(fault),

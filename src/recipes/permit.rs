@@ -16,7 +16,7 @@ use crate::acl::Acl;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Fault, NodeKind, Step};
+use crate::session::connection::{Answer, Fault, NodeKind, Reply, Step};
 use crate::session::one_session::Session;
 
 /// How many permits of failed calls a client remembers, at most.
@@ -87,8 +87,8 @@ impl Permits {
         Ok(())
     }
 
-    /// Carries out a step that creates or deletes the node. `settle` comes before it.
-    pub(super) fn spend(&mut self, session: &Session, node: &str, step: &Step) -> Answer<()> {
+    /// Carries out a step that changes the node, and returns the reply to it. `settle` comes before it.
+    pub(super) fn spend(&mut self, session: &Session, node: &str, step: &Step) -> Answer<Reply> {
         loop {
             let path = path::join(path::parent(node), &name());
             let permit =
@@ -103,7 +103,7 @@ impl Permits {
             }
             let steps = [Step::Delete { path, version: Some(0) }, step.clone()];
             match session.commit(&steps) {
-                Ok(Ok(_)) => return Ok(()),
+                Ok(Ok(done)) => return Ok(done.into_iter().next_back().unwrap_or(Reply::Done)),
                 // Somebody has deleted the permit.
                 Ok(Err((0, Fault::NoNode))) => {}
                 // It cannot be deleted, and ends with its session.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::permit::Permits;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use super::version_and_stat::{Version, Versioned};
 use super::znode::{Znode, create, first_version};
@@ -11,8 +12,9 @@ use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Mutex;
 use crate::session::changes_iterator::Changes;
-use crate::session::connection::{Answer, Fault, NodeKind};
+use crate::session::connection::{Answer, Fault, NodeKind, Stat, Step};
 use crate::session::one_session::Session;
+use crate::session::requests::stat;
 
 /// A few bytes that every client of the ensemble sees: configuration, a name to look up, the
 /// address of a leader.
@@ -65,16 +67,20 @@ impl SharedValue {
     /// - If a reply is lost, the call sets the value again, and overwrites what another client may
     ///   have set meanwhile.
     /// - A call that succeeded is not undone by an earlier `set` of this client whose reply was lost,
-    ///   even if the ensemble carries that out [later](crate::Error::may_have_taken_effect). For
-    ///   this, the call writes only over the version that it knows, and looks again if others were
-    ///   first. Not so if the node was deleted meanwhile: the earlier `set` may create it again, or
-    ///   write to a new node whose versions, which start from 0 again, have come to the same number.
-    /// - Without READ on the node, servers from 3.7.3, 3.8.4 and 3.9.2 on do not tell the version.
-    ///   A call that does not know it then writes over any version, and an earlier `set` may undo
-    ///   later ones.
+    ///   even if the ensemble carries that out [later](crate::Error::may_have_taken_effect). Not so
+    ///   if the node was deleted meanwhile: the earlier `set` may create it again, or write to a new
+    ///   node whose versions, which start from 0 again, have come to the same number.
+    /// - It never fails because others set the value at the same time.
     ///
-    /// The first call of a client takes two round trips, further ones take one as long as no other
-    /// client changes the value.
+    /// For that the call writes over the version that it knows. If others were first, it writes over
+    /// any, in a transaction that deletes a short-lived node beside the value, so that it cannot be
+    /// carried out later. The first `set` of a client takes two round trips, further ones one as long
+    /// as no other client changes the value.
+    ///
+    /// - Without READ on the node, servers from 3.7.3, 3.8.4 and 3.9.2 on do not tell the version. If
+    ///   CREATE or DELETE on its parent is lacking, too, an earlier `set` may undo later ones.
+    /// - On a program's own handle, which has no transactions, a call tries again until it is not the
+    ///   second, at most for the connect timeout.
     ///
     /// # Errors
     ///
@@ -85,11 +91,15 @@ impl SharedValue {
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without WRITE on the node, or CREATE on its
     /// parent; otherwise as for [`Znode`](crate::Znode#errors).
     pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<Version> {
-        let data = data.into();
-        let known = self.versions();
-        let set = self
-            .target
-            .ask(SET, |session, node| set(session, node, &data, &self.target.acl, &known))?;
+        let core = self.target.client.core();
+        let mut setter = Setter {
+            data: data.into(),
+            acl: &self.target.acl,
+            known: self.versions(),
+            permits: Permits::new(core),
+            is_beaten: false,
+        };
+        let set = self.target.ask(SET, |session, node| setter.set(session, node))?;
         self.note(Some(set));
         Ok(set)
     }
@@ -224,36 +234,66 @@ impl KnownVersions {
     }
 }
 
-/// Sets the value over the version that is known, or else is read first; over any if that is hidden.
-fn set(
-    session: &Session,
-    node: &str,
-    data: &[u8],
-    acl: &[Acl],
-    known: &KnownVersions,
-) -> Answer<Version> {
-    loop {
-        let version = match known.of(node) {
-            Some(number) => Some(number),
-            None => match session.confirm(node) {
-                Ok(Some(stat)) => Some(stat.version),
-                Ok(None) => {
-                    match create(session, node, data, acl, NodeKind::Persistent, Some(acl)) {
+/// One call of [`SharedValue::set`].
+struct Setter<'a> {
+    data: Vec<u8>,
+    acl: &'a [Acl],
+    known: Arc<KnownVersions>,
+    permits: Permits,
+    /// Whether others have changed the value first.
+    is_beaten: bool,
+}
+
+impl Setter<'_> {
+    fn set(&mut self, session: &Session, node: &str) -> Answer<Version> {
+        if session.has_transactions() {
+            self.permits.settle(session, node)?;
+        }
+        loop {
+            let version = match self.known.of(node) {
+                Some(number) => Some(number),
+                None => match session.confirm(node) {
+                    Ok(Some(stat)) => Some(stat.version),
+                    Ok(None) => match self.create(session, node) {
                         Err(Fault::NodeExists) => continue,
-                        made => return first_version(session, node, &made?),
+                        made => return made,
+                    },
+                    Err(Fault::NoAuth) => None,
+                    Err(fault) => return Err(fault),
+                },
+            };
+            let mut written = self.write(session, node, version);
+            if written == Err(Fault::BadVersion) && !std::mem::replace(&mut self.is_beaten, true) {
+                written = self.write(session, node, version);
+            }
+            match written {
+                Err(Fault::BadVersion | Fault::NoNode) => {
+                    if let Some(number) = version {
+                        self.known.forget(node, number);
                     }
                 }
-                Err(Fault::NoAuth) => None,
-                Err(fault) => return Err(fault),
-            },
-        };
-        match session.write_version(node, data, version) {
-            Err(Fault::BadVersion | Fault::NoNode) => {
-                if let Some(number) = version {
-                    known.forget(node, number);
-                }
+                written => return written.map(|stat| Version::of(&stat)),
             }
-            written => return written.map(|stat| Version::of(&stat)),
         }
+    }
+
+    fn create(&self, session: &Session, node: &str) -> Answer<Version> {
+        let made =
+            create(session, node, &self.data, self.acl, NodeKind::Persistent, Some(self.acl))?;
+        first_version(session, node, &made)
+    }
+
+    /// Writes over this version. If it is hidden, or others were first, over any, with a permit. On a handle
+    /// without transactions, or if the parent's ACL forbids permits, over this version all the same.
+    fn write(&mut self, session: &Session, node: &str, version: Option<i32>) -> Answer<Stat> {
+        if (self.is_beaten || version.is_none()) && session.has_transactions() {
+            let (path, data) = (node.to_owned(), self.data.clone());
+            let write = Step::Write { path, data, version: None };
+            match self.permits.spend(session, node, &write) {
+                Err(Fault::NoAuth) => {}
+                written => return written.and_then(stat),
+            }
+        }
+        session.write_version(node, &self.data, version)
     }
 }
