@@ -325,7 +325,7 @@ impl Once {
     fn remove(&self, key: &str, czxid: Option<i64>) -> Result<bool> {
         let place = NodeConfig::at(self.target.client.clone(), &self.inside("done", key)?);
         let (mut meant, mut is_repeated) = (czxid, false);
-        place.ask(FORGET, |session, mark| forget(session, mark, &mut meant, &mut is_repeated))
+        place.ask(FORGET, |session, mark| forget_in(session, mark, &mut meant, &mut is_repeated))
     }
 
     /// Removes all marks that are older than the newest one by more than `older_than`, and returns
@@ -510,7 +510,7 @@ impl Once {
 /// Deletes the mark and writes its parent in the version from before. So a request without an answer can no
 /// longer take effect once any `forget` has been answered, and no mark that was to be left before it can be.
 /// `meant` is the mark to delete, once that is known, and `is_repeated` whether an attempt had no answer.
-fn forget(
+fn forget_in(
     session: &Session,
     mark: &str,
     meant: &mut Option<i64>,

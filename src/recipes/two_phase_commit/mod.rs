@@ -99,8 +99,8 @@ impl TwoPhaseCommit {
     /// [`AlreadyExists`](ErrorKind::AlreadyExists) if the round has begun already;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for no participants, one that is named
     /// twice, or more than fit into a request; [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a
-    /// reply was lost: the round may have begun, even if it does not exist now; otherwise as for
-    /// [`Znode`](crate::Znode#errors).
+    /// request had no answer within the connect timeout, or the session was lost with a reply: the round
+    /// may have begun, even if it does not exist now; otherwise as for [`Znode`](crate::Znode#errors).
     pub fn begin<S: AsRef<str>>(&self, participants: &[S]) -> Result<Coordinator> {
         let node = self.target.node()?;
         let id = Uuid::from_u128(rt::random()).to_string();
@@ -208,6 +208,10 @@ impl TwoPhaseCommit {
     ///
     /// Call it only when every participant has done what was decided: one that comes later cannot
     /// learn the decision any more.
+    ///
+    /// If a reply was lost, the request may be carried out [later](crate::Error::may_have_taken_effect),
+    /// until the session has ended: then it removes a round that has begun under this name and was decided
+    /// since, if it has the same participants' nodes. Give each round a name of its own.
     ///
     /// # Errors
     ///
