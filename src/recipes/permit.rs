@@ -16,7 +16,8 @@ use crate::acl::Acl;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Fault, NodeKind, Reply, Step};
+use crate::session::connection::{Answer, Fault, Reply, Step};
+use crate::session::creates_in_doubt::StillMeant;
 use crate::session::one_session::Session;
 
 /// How many permits of failed calls a client remembers, at most.
@@ -32,6 +33,8 @@ pub(super) struct Permits {
     in_doubt: Option<Permit>,
     /// They may exist, and no transaction deletes them.
     unused: Vec<Permit>,
+    /// As long as it lasts, permits that it may have created are its own.
+    meant: StillMeant,
 }
 
 struct Permit {
@@ -58,7 +61,8 @@ pub(super) enum Outcome {
 
 impl Permits {
     pub(super) fn new(core: &Arc<ClientCore>) -> Permits {
-        Permits { core: Arc::clone(core), is_alone: false, in_doubt: None, unused: Vec::new() }
+        let (core, meant) = (Arc::clone(core), StillMeant::default());
+        Permits { core, is_alone: false, in_doubt: None, unused: Vec::new(), meant }
     }
 
     /// Finds out what became of the latest transaction, as often as it is called; `NotMade` if there was
@@ -93,7 +97,7 @@ impl Permits {
             let path = path::join(path::parent(node), &name());
             let permit =
                 Permit { node: node.to_owned(), path: path.clone(), session: session.id() };
-            match session.create(&path, b"", &[Acl::open()], NodeKind::Ephemeral) {
+            match session.create_unique(&path, b"", &[Acl::open()], &self.meant) {
                 Ok(_) => {}
                 Err(lost) if lost.is_loss() => {
                     self.unused.push(permit);

@@ -202,7 +202,7 @@ impl Play for Raising {
         let Some(schedule) = current() else { return };
         let barrier = barrier(role.client);
         for _ in 0..CHANGES {
-            endanger(stage, role, &[Operation::Transact, Operation::Write]);
+            endanger(stage, role, &[Operation::Create, Operation::Transact, Operation::Write]);
             self.is_up.check(stage, barrier.is_raised());
             let raises = schedule.chance(50);
             let changed = done(stage, if raises { barrier.raise() } else { barrier.lift() });
@@ -250,7 +250,7 @@ impl Play for Marking {
         for _ in 0..CHANGES {
             held = held.filter(|guard: &LockGuard| guard.is_held()).or_else(|| lock.lock().ok());
             let Some(guard) = &held else { continue };
-            endanger(stage, role, &[Operation::Transact]);
+            endanger(stage, role, &[Operation::Create, Operation::Transact]);
             self.is_marked.check(stage, is_marked(role.client));
             let runs = schedule.chance(50);
             let changed = match runs {
