@@ -1,5 +1,6 @@
 //! Access control lists.
 
+use std::net::IpAddr;
 use std::ops::BitOr;
 
 /// What an [`Acl`] entry allows; combine permissions with `|`.
@@ -115,5 +116,94 @@ impl Acl {
 impl From<Acl> for Vec<Acl> {
     fn from(acl: Acl) -> Vec<Acl> {
         vec![acl]
+    }
+}
+
+/// Why servers may refuse a node with this ACL, as it stands behind "does not accept the ACL": they tell nothing.
+pub(crate) fn why_refused(acl: &[Acl]) -> String {
+    let entry = |entry: &Acl| format!("{}:{}", entry.scheme, entry.id);
+    let mut wrong = acl.iter().filter_map(|one| Some((one, fault_of(one)?)));
+    match wrong.next() {
+        Some((one, fault)) => format!(": the entry {:?} {fault}", entry(one)),
+        None if acl.is_empty() => ": it has no entry".to_owned(),
+        None => {
+            let all: Vec<String> = acl.iter().map(entry).collect();
+            format!(": one of the entries {all:?} is refused, see the servers' log")
+        }
+    }
+}
+
+/// What may be wrong with an entry, if it is not certain to be good.
+fn fault_of(entry: &Acl) -> Option<&'static str> {
+    let is_word = |text: &str| !text.is_empty() && !text.contains(':');
+    let is_hashed =
+        || entry.id.split_once(':').is_some_and(|(user, hash)| is_word(user) && is_word(hash));
+    match &*entry.scheme {
+        "world" => (entry.id != "anyone").then_some("must have the id anyone"),
+        "auth" => Some("is for the creator, and needs a client with credentials"),
+        "digest" => {
+            (!is_hashed()).then_some("must have the form digest:USER:HASH, see Acl::digest")
+        }
+        "ip" => {
+            (!is_network(&entry.id)).then_some("must have an address, or ADDRESS/BITS, as its id")
+        }
+        "sasl" | "x509" => Some("is malformed, or of a scheme that the servers are not set up for"),
+        _ => Some("is of a scheme that the servers do not know"),
+    }
+}
+
+fn is_network(id: &str) -> bool {
+    let (address, bits) =
+        id.split_once('/').map_or((id, None), |(address, bits)| (address, Some(bits)));
+    let longest =
+        address.parse().map_or(0, |address: IpAddr| if address.is_ipv4() { 32 } else { 128 });
+    longest > 0 && bits.is_none_or(|bits| bits.parse().is_ok_and(|bits: u8| bits <= longest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_entry_that_is_to_blame_is_named() {
+        assert_eq!(why_refused(&[]), ": it has no entry");
+        let open = Acl::open();
+        for (entry, why) in [
+            (
+                Acl::new(Permissions::ALL, "kerberos", "ann"),
+                "the entry \"kerberos:ann\" is of a scheme that",
+            ),
+            (
+                Acl::digest(Permissions::ALL, "ann"),
+                "the entry \"digest:ann\" must have the form digest:USER",
+            ),
+            (
+                Acl::ip(Permissions::ALL, "10.0.0.0/33"),
+                "the entry \"ip:10.0.0.0/33\" must have an address",
+            ),
+            (
+                Acl::new(Permissions::ALL, "world", "me"),
+                "the entry \"world:me\" must have the id anyone",
+            ),
+            (
+                Acl::creator_only(),
+                "the entry \"auth:\" is for the creator, and needs a client with credentials",
+            ),
+            (
+                Acl::sasl(Permissions::ALL, "ann"),
+                "the entry \"sasl:ann\" is malformed, or of a scheme that",
+            ),
+            (
+                Acl::digest(Permissions::ALL, "ann:hash"),
+                "one of the entries [\"world:anyone\", \"digest:ann:hash\"]",
+            ),
+            (
+                Acl::ip(Permissions::ALL, "::1/128"),
+                "one of the entries [\"world:anyone\", \"ip:::1/128\"]",
+            ),
+        ] {
+            let said = why_refused(&[open.clone(), entry]);
+            assert!(said.starts_with(&format!(": {why}")), "{said}");
+        }
     }
 }

@@ -14,6 +14,9 @@ pub(crate) enum End {
     AuthFailed,
     /// The client was closed.
     Closed,
+    /// A request had no answer and nothing was held: the client has ended it, as such a request can be carried
+    /// out until then, and opens another one.
+    Replaced,
 }
 
 /// What a connection reports to the client.

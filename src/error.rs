@@ -38,6 +38,9 @@ pub enum ErrorKind {
     /// connections were closed right after a request of one size, more than 64 KiB, requests of
     /// that size or more fail with this kind for a minute, without being sent.
     TooLarge,
+    /// A quota (count or bytes) on the path or above it is used up, and the servers enforce quotas. Nothing was
+    /// changed; deletes are still possible.
+    QuotaExceeded,
     /// No server answered in time, and the call has changed nothing.
     ///
     /// A guard given to the call is released all the same.
@@ -76,8 +79,8 @@ pub enum ErrorKind {
     NotEmpty,
     /// The node's data has another version than the transaction requires; nothing was changed.
     VersionMismatch,
-    /// The call, such as a transaction, is not possible with a client made of a handle of the
-    /// `zookeeper` crate.
+    /// The call is not possible: with a client made of a handle of the `zookeeper` crate, such as a
+    /// transaction, or with the servers' settings.
     Unsupported,
     /// A [`Cancel`](crate::Cancel) token was tripped during the wait.
     Cancelled,
@@ -160,8 +163,8 @@ impl Error {
             Connect | SessionLost | NodeDeleted | HeldTooLong | SequenceExhausted | Taken
             | Full | System => true,
             ConnectionLoss | InvalidName | InvalidArgument | TooLarge | AuthFailed
-            | NotAuthorized | Cancelled | Closed | Server | Conflict | NotFound | AlreadyExists
-            | NotEmpty | VersionMismatch | Unsupported => false,
+            | QuotaExceeded | NotAuthorized | Cancelled | Closed | Server | Conflict | NotFound
+            | AlreadyExists | NotEmpty | VersionMismatch | Unsupported => false,
         }
     }
 
@@ -223,6 +226,7 @@ impl From<Error> for std::io::Error {
             ErrorKind::InvalidName | ErrorKind::InvalidArgument | ErrorKind::TooLarge => {
                 Io::InvalidInput
             }
+            ErrorKind::QuotaExceeded => Io::QuotaExceeded,
             ErrorKind::Connect => Io::NotConnected,
             ErrorKind::ConnectionLoss => Io::ConnectionAborted,
             ErrorKind::SessionLost => Io::ConnectionReset,
@@ -262,6 +266,7 @@ mod tests {
             (ErrorKind::Connect, Io::NotConnected),
             (ErrorKind::NotAuthorized, Io::PermissionDenied),
             (ErrorKind::InvalidName, Io::InvalidInput),
+            (ErrorKind::QuotaExceeded, Io::QuotaExceeded),
             (ErrorKind::Cancelled, Io::Other),
         ] {
             let error = std::io::Error::from(Error::new(kind, "no"));

@@ -94,7 +94,8 @@
 //! - Only after something else is changed (a name, an ACL, credentials, a server):
 //!   [`InvalidName`](crate::ErrorKind::InvalidName),
 //!   [`InvalidArgument`](crate::ErrorKind::InvalidArgument),
-//!   [`TooLarge`](crate::ErrorKind::TooLarge), [`NotAuthorized`](crate::ErrorKind::NotAuthorized),
+//!   [`TooLarge`](crate::ErrorKind::TooLarge), [`QuotaExceeded`](crate::ErrorKind::QuotaExceeded),
+//!   [`NotAuthorized`](crate::ErrorKind::NotAuthorized),
 //!   [`AuthFailed`](crate::ErrorKind::AuthFailed), [`Unsupported`](crate::ErrorKind::Unsupported),
 //!   [`Server`](crate::ErrorKind::Server)
 //! - With another client: [`Closed`](crate::ErrorKind::Closed)

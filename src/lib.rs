@@ -74,10 +74,11 @@
 //! | [`AlreadyExists`](ErrorKind::AlreadyExists) | | use what exists |
 //! | [`NotEmpty`](ErrorKind::NotEmpty) | | delete the znode's children first |
 //! | [`VersionMismatch`](ErrorKind::VersionMismatch) | | read the znode again |
-//! | [`Unsupported`](ErrorKind::Unsupported) | | use [`Client::connect`], not a program's own handle |
+//! | [`Unsupported`](ErrorKind::Unsupported) | | use [`Client::connect`], not a program's own handle; or change the servers' setting that the message names |
 //! | [`InvalidName`](ErrorKind::InvalidName) | | correct the path, name or connect string |
 //! | [`InvalidArgument`](ErrorKind::InvalidArgument) | | correct the argument |
 //! | [`TooLarge`](ErrorKind::TooLarge) | | store less, or raise the limit |
+//! | [`QuotaExceeded`](ErrorKind::QuotaExceeded) | | delete what is no longer needed, or raise the quota |
 //! | [`NotAuthorized`](ErrorKind::NotAuthorized) | | change the ACL or the credentials |
 //! | [`AuthFailed`](ErrorKind::AuthFailed) | | correct the credentials |
 //! | [`Cancelled`](ErrorKind::Cancelled) | | stop |

@@ -32,8 +32,4 @@ macro_rules! info {
     ($($line:tt)+) => { $crate::logging::line!(::log::Level::Info, $($line)+) };
 }
 
-macro_rules! debug {
-    ($($line:tt)+) => { $crate::logging::line!(::log::Level::Debug, $($line)+) };
-}
-
-pub(crate) use {debug, error, info, line, warning};
+pub(crate) use {error, info, line, warning};

@@ -43,7 +43,8 @@ impl From<End> for LossReason {
             End::Expired => LossReason::SessionExpired,
             End::Lapsed => LossReason::LeaseExpired,
             End::AuthFailed => LossReason::AuthFailed,
-            End::Closed => LossReason::ClientClosed,
+            // Of a session in which nothing is held; that is nobody's loss.
+            End::Closed | End::Replaced => LossReason::ClientClosed,
         }
     }
 }

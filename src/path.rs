@@ -15,6 +15,11 @@ pub(crate) fn lock_path(base: &str, name: &str) -> Result<String> {
     Ok(path)
 }
 
+/// The same, but ZooKeeper's own nodes pass: they can be read.
+pub(crate) fn check_readable(path: &str) -> Result<()> {
+    check_form(path).map_err(|reason| refused("path", path, &reason))
+}
+
 /// Refuses every absolute path that ZooKeeper would refuse; "/" passes.
 pub(crate) fn check_absolute(path: &str) -> Result<()> {
     check(path).map_err(|reason| refused("path", path, &reason))
@@ -45,8 +50,16 @@ fn refused(what: &str, text: &str, reason: &str) -> Error {
     Error::new(ErrorKind::InvalidName, format!("{what} {shown:?}{more} is refused: {reason}"))
 }
 
-/// The rules of ZooKeeper's own `PathUtils.validatePath`, and zklock's limit on the length.
 fn check(path: &str) -> Result<(), String> {
+    check_form(path)?;
+    if path == "/zookeeper" || path.starts_with("/zookeeper/") {
+        return Err("/zookeeper belongs to ZooKeeper itself".into());
+    }
+    Ok(())
+}
+
+/// The rules of ZooKeeper's own `PathUtils.validatePath`, and zklock's limit on the length.
+fn check_form(path: &str) -> Result<(), String> {
     check_length(path)?;
     if path.is_empty() {
         return Err("it is empty; the shortest path is \"/\"".into());
@@ -65,9 +78,6 @@ fn check(path: &str) -> Result<(), String> {
             return Err("it has two '/' in a row".into());
         }
         check_component(component)?;
-    }
-    if path == "/zookeeper" || path.starts_with("/zookeeper/") {
-        return Err("/zookeeper belongs to ZooKeeper itself".into());
     }
     Ok(())
 }

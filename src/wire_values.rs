@@ -44,8 +44,11 @@ pub(crate) mod code {
     /// The server serves only clients that have authenticated by SASL.
     pub(crate) const SASL_REQUIRED: i32 = -124;
     pub(crate) const SESSION_MOVED: i32 = -118;
+    /// The session is a local one, and the servers must not make it one of the whole ensemble.
+    pub(crate) const LOCAL_SESSION: i32 = -120;
     /// The request took too long inside the server, which has given up on it.
     pub(crate) const REQUEST_TIMEOUT: i32 = -122;
+    pub(crate) const QUOTA_EXCEEDED: i32 = -125;
     /// The server is overloaded, and has not executed the request.
     pub(crate) const THROTTLED: i32 = -127;
 }

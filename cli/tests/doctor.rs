@@ -3,13 +3,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use raw::{Kind, Raw};
 use server::{Builder, Server, free_port};
 use zklock::znode::CreateMode;
 use zklock::{Acl, Client, DistributedLock, Permissions};
 
 #[path = "../../tests/it/support/server.rs"]
 mod server;
+
+#[path = "../../tests/it/support/raw.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod raw;
 
 /// Exit code and findings.
 fn doctor(hosts: &str, options: &[&str]) -> (i32, String) {
@@ -31,6 +37,11 @@ fn assert_found(said: &(i32, String), code: i32, all: &[&str]) {
 
 /// Three members of an ensemble, of which the first has other settings.
 fn ensemble(odd: impl Fn(Builder) -> Builder) -> Vec<Server> {
+    ensemble_of(|id, builder| if id == 0 { odd(builder) } else { builder })
+}
+
+/// Three members of an ensemble, each with settings of its own.
+fn ensemble_of(own: impl Fn(usize, Builder) -> Builder) -> Vec<Server> {
     let ports: Vec<[u16; 2]> = (0..3).map(|_| [free_port(), free_port()]).collect();
     let member = |id: usize| {
         let mut builder = Server::builder().member(id, free_port());
@@ -38,7 +49,7 @@ fn ensemble(odd: impl Fn(Builder) -> Builder) -> Vec<Server> {
         for (other, [quorum, election]) in ports.iter().enumerate() {
             builder = builder.extra(format!("server.{other}=127.0.0.1:{quorum}:{election}"));
         }
-        if id == 0 { odd(builder) } else { builder }
+        own(id, builder)
     };
     let servers: Vec<Server> = (0..3).map(|id| member(id).launch().unwrap()).collect();
     for server in &servers {
@@ -176,4 +187,92 @@ fn what_is_wrong_with_any_lock_is_found() {
     // The node that told the server's time is gone.
     assert_eq!(zk.znode("/locks").children().unwrap().unwrap(), ["a", "b"]);
     drop(guards);
+}
+
+/// The most nodes that may be below a path.
+fn set_quota(server: &Server, path: &str, nodes: i64) {
+    let mut raw = Raw::connect(&server.hosts(), Duration::from_secs(60)).unwrap();
+    let node = format!("/zookeeper/quota{path}");
+    raw.create_all(&node).unwrap();
+    let limits = format!("count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit={nodes}");
+    for (name, data) in [("zookeeper_limits", &*limits), ("zookeeper_stats", "count=0,bytes=0")] {
+        raw.create(&format!("{node}/{name}"), data.as_bytes(), Kind::Persistent).unwrap();
+    }
+}
+
+#[test]
+fn a_quota_is_named_and_is_an_error_if_it_is_used_up_and_enforced() {
+    if server::is_before((3, 7)) {
+        return eprintln!("SKIPPED: servers before 3.7 enforce no quotas");
+    }
+    for is_enforced in [true, false] {
+        let server =
+            Server::builder().extra(format!("enforceQuota={is_enforced}")).start().unwrap();
+        let hosts = server.hosts();
+        let zk = Client::connect(&hosts).unwrap();
+        let guard = DistributedLock::new(&zk, "/root/locks", "a").lock().unwrap();
+        let room = ["ok       /locks/a: the quota of \"/root\": 4 of 9 nodes and "];
+        // The root, the locks, this one, and its holder.
+        set_quota(&server, "/root", 9);
+        assert_found(&doctor(&format!("{hosts}/root"), &["/locks/a"]), 0, &room);
+        let mut raw = Raw::connect(&hosts, Duration::from_secs(60)).unwrap();
+        let limits = b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=4";
+        raw.set_data("/zookeeper/quota/root/zookeeper_limits", limits).unwrap();
+        let used = "/root/locks/a: the quota of \"/root\": 4 of 4 nodes and ";
+        let said = doctor(&hosts, &["/root/locks/a"]);
+        match is_enforced {
+            true => {
+                let lock = format!("error    {used}");
+                assert_found(&said, 1, &[&lock, " are used, so no lock below it can be taken: "]);
+                let base =
+                    ["error    /root: no lock can be taken: could not create the node: a quota"];
+                assert_found(&doctor(&hosts, &["--base", "/root", "/root/locks/a"]), 1, &base);
+            }
+            false => {
+                let lock = format!("warning  {used}");
+                assert_found(&said, 0, &[&lock, " are used; the servers do not enforce it"]);
+            }
+        }
+        drop(guard);
+    }
+}
+
+#[test]
+fn sessions_that_can_own_no_lock_are_an_error() {
+    let servers = ensemble_of(|_, builder| builder.extra("localSessionsEnabled=true"));
+    Client::connect(&servers[0].hosts())
+        .unwrap()
+        .znode("/zklock")
+        .create(CreateMode::Persistent, "")
+        .unwrap();
+    for server in &servers {
+        let text = "no lock can be taken: could not create the node: the session is a local one, which can own no \
+                    lock: set localSessionsUpgradingEnabled=true on all servers";
+        assert_found(&doctor(&server.hosts(), &["--base", "/zklock"]), 1, &[text]);
+    }
+}
+
+#[test]
+fn servers_that_look_at_no_acl_are_seen_to() {
+    for skips in [true, false] {
+        let server = Server::builder()
+            .extra(if skips { "skipACL=yes" } else { "skipACL=no" })
+            .start()
+            .unwrap();
+        let zk = Client::connect(&server.hosts()).unwrap();
+        drop(DistributedLock::new(&zk, "/locks", "a").lock().unwrap());
+        let nobodys = Acl::digest(Permissions::ALL, "nobody:nothing");
+        zk.znode("/locks/a").set_acl([nobodys, Acl::world(Permissions::READ)]).unwrap();
+        let text = match skips {
+            true => {
+                "it does not permit CREATE, DELETE to this client, but the servers do (skipACL=yes, or"
+            }
+            false => {
+                "it does not permit CREATE, DELETE to this client, which cannot take it: use the"
+            }
+        };
+        let level = if skips { "note     /locks/a: ACL " } else { "warning  /locks/a: ACL " };
+        assert_found(&doctor(&server.hosts(), &["/locks/a"]), 0, &[level, text]);
+        assert_eq!(zk.znode("/locks/a").children().unwrap().unwrap(), [""; 0], "nothing is left");
+    }
 }

@@ -32,7 +32,8 @@ use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::{Answer, Created, Enqueued, Fault, Found, Names, NodeKind};
-use crate::session::create_parents::make_parents;
+use crate::session::create_parents::{make_container, make_parents};
+use crate::session::creates_in_doubt::StillMeant;
 use crate::session::one_session::Session;
 use crate::session::request_purpose::{Purpose, cancelled};
 use crate::session::wait_limit::Wait;
@@ -111,6 +112,9 @@ struct Attempt<'a> {
     /// The lock node, as the server knows it.
     node: String,
     watched: WatchedNodes,
+    /// Whether the call has made the lock node, a container, and certainly nothing in it: a server
+    /// removes such a node only after it has had a child.
+    has_unused_container: bool,
     /// Whether the list of children has been searched for incompatible contenders.
     looked_round: bool,
     /// Whether the wait for others has been reported.
@@ -129,6 +133,8 @@ struct Attempt<'a> {
     long_wait: LongWait,
     maintenance: MaintenanceAhead,
     worse: WorseAhead,
+    /// As long as the call lasts, nodes that it may have created are its own.
+    meant: &'a StillMeant,
 }
 
 /// A place in the ensemble's queue that one call leaves and another may take.
@@ -228,11 +234,13 @@ pub(crate) fn pursue(
     let (core, late) = (contention.client.core(), call.limit().late());
     call.allow_grace();
     others.found_by(call.bell());
+    let meant = StillMeant::default();
     let mut attempt = Attempt {
         contention,
         node: core.whole(contention.node),
         watched: WatchedNodes::new(call.bell()),
         call,
+        has_unused_container: false,
         looked_round: false,
         waits: false,
         others,
@@ -244,6 +252,7 @@ pub(crate) fn pursue(
         long_wait: LongWait::default(),
         maintenance: MaintenanceAhead::default(),
         worse: WorseAhead::default(),
+        meant: &meant,
     };
     let (mut acquisition, begin) = match paused {
         Some(paused) => {
@@ -295,6 +304,9 @@ impl Attempt<'_> {
             // `drive` goes on with another session when one has ended.
             Ok(None) | Err(Stop::TimeOver | Stop::SessionEnded(_)) => None,
         };
+        if let Some(session) = self.call.live_session().filter(|_| self.has_unused_container) {
+            session.delete_unused_soon(&self.node);
+        }
         let kind = error.as_ref().map(Error::kind);
         let is_spent = kind == Some(ErrorKind::SequenceExhausted);
         let withdrawn = self.withdraw(left, late, is_spent);
@@ -326,6 +338,7 @@ impl Attempt<'_> {
                 (Some(session), Some(event)) => (session, event),
                 _ => {
                     self.watched.clear();
+                    self.has_unused_container = false;
                     let session = self.call.open()?;
                     // No ephemeral node belongs to session 0, so none is adopted.
                     let id = if session.may_adopt() { session.id() } else { 0 };
@@ -334,6 +347,9 @@ impl Attempt<'_> {
             };
             let is_successor = matches!(next, Input::Succeeded);
             let action = acquisition.step(next);
+            if let Some(gone) = acquisition.take_missing() {
+                session.owned().forget(&path::join(&self.node, &gone));
+            }
             let listed_at = self.listed_at.take();
             if let Some(listed_at) = listed_at.filter(|_| acquisition.is_blocked()) {
                 self.others.note(listed_at);
@@ -392,13 +408,17 @@ impl Attempt<'_> {
         acquisition: &Acquisition,
     ) -> Result<Input, Stop> {
         Ok(match action {
-            Action::Create { prefix } => self.create(session, prefix)?,
-            Action::MakeParents => {
-                let (acl, kind) = (self.contention.acl, self.contention.lock_node_kind());
-                let made =
-                    self.ask(session, |session, node| make_parents(session, node, kind, acl))?;
-                Input::ParentsMade(self.sort(made, MAKE))
+            Action::Create { prefix } => {
+                let created = self.create(session, prefix);
+                self.has_unused_container &= match &created {
+                    Ok(Input::Created { made: Err(Trouble::Refused(_)), .. }) => true,
+                    // The limit was over before the request was sent.
+                    Err(_) => !self.call.is_unanswered(),
+                    Ok(_) => false,
+                };
+                created?
             }
+            Action::MakeParents => self.make_lock_node(session)?,
             Action::Sync => {
                 let (synced, on) = self.ask_on(session, |session, _| session.sync())?;
                 Input::Synced(self.sort(synced, SYNC).map(|()| on))
@@ -409,8 +429,11 @@ impl Attempt<'_> {
                 let path = path::join(&self.node, &name);
                 let read = self.ask(session, |session, _| session.read(&path, false))?;
                 let read = self.sort(read, READ);
-                if matches!(read, Ok(Some(_))) {
+                if let Ok(Some((_, stat))) = &read {
                     self.queued_at.get_or_insert_with(rt::now);
+                    if stat.ephemeral_owner == session.id() {
+                        session.owned().own(&path);
+                    }
                 }
                 Input::Inspected(read.map(|read| read.map(|(_, stat)| stat)))
             }
@@ -423,6 +446,26 @@ impl Attempt<'_> {
             Action::Wait => self.wait(session, acquisition)?,
             Action::Hold { .. } | Action::Yield | Action::Fail(_) => Input::Woken,
         })
+    }
+
+    fn make_lock_node(&mut self, session: &Arc<Session>) -> Result<Input, Stop> {
+        let (acl, kind) = (self.contention.acl, self.contention.lock_node_kind());
+        let (reaper, of_session) = (Arc::clone(self.call.core().reaper()), Arc::downgrade(session));
+        let node = self.node.clone();
+        let late = move |made: Answer<Created>| {
+            let Some(session) = of_session.upgrade().filter(|_| made.is_ok()) else { return };
+            let delete = move || {
+                of_session.upgrade()?.delete_unused_soon(&node);
+                None
+            };
+            reaper.later(&session, rt::now(), delete);
+        };
+        let made = self.ask(session, |session, node| match kind {
+            NodeKind::Container => make_container(session, node, acl, Box::new(late)),
+            kind => make_parents(session, node, kind, acl).map(|()| false),
+        })?;
+        self.has_unused_container = made == Ok(true);
+        Ok(Input::ParentsMade(self.sort(made, MAKE).map(drop)))
     }
 
     fn look_round(&mut self, children: &Names) {
@@ -494,14 +537,14 @@ impl Attempt<'_> {
             _ => {}
         };
         self.call.until_served(session)?;
-        let leaving = session.leaving(&self.node);
-        let before = session.status().now().connection;
+        let mut leaving = session.leaving(&self.node);
+        let (before, meant) = (session.status().now().connection, self.meant);
         self.listed_at = Some(self.others.listing());
         self.taken_over = false;
         let made_with = self.data_of_a_wait();
         let data = made_with.as_deref().unwrap_or(&self.contention.data);
         let entered =
-            self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)));
+            self.ask(session, |session, _| session.enter(&path, data, acl, meant, Box::new(late)));
         self.made_with = made_with;
         // One without an answer may still be carried out, at any time.
         self.queued_at = entered.as_ref().is_ok_and(Answer::is_ok).then(rt::now);
@@ -514,6 +557,7 @@ impl Attempt<'_> {
         let siblings = siblings.filter(|_| before == after);
         if let Some(siblings) = &siblings {
             self.look_round(siblings);
+            leaving.extend(self.call.core().delete_strays(session, &self.node, siblings));
         }
         let listing =
             siblings.map(|children| Listing { on: after, children, watched: false, leaving });
@@ -618,7 +662,7 @@ impl Attempt<'_> {
     /// Lists the children, and has them watched from then on if that is wanted.
     fn list(&mut self, session: &Arc<Session>, watch: bool) -> Result<Input, Stop> {
         const CHILDREN: &str = "";
-        let leaving = session.leaving(&self.node);
+        let mut leaving = session.leaving(&self.node);
         if watch {
             self.watched.keep(session.status().now().connection, |_| false);
             self.watched.subscribe(session.watches(), WatchKind::Children, CHILDREN, &self.node);
@@ -626,8 +670,11 @@ impl Attempt<'_> {
         self.listed_at = Some(self.others.listing());
         let (children, on) = self.ask_on(session, |session, node| session.names(node, watch))?;
         let children = self.sort(children, if watch { WATCH_ALL } else { LIST });
-        if let (Ok(Some(children)), false) = (&children, watch) {
-            self.look_round(children);
+        if let Ok(Some(children)) = &children {
+            leaving.extend(self.call.core().delete_strays(session, &self.node, children));
+            if !watch {
+                self.look_round(children);
+            }
         }
         if watch && (!matches!(&children, Ok(Some(_))) || on != self.watched.on()) {
             self.watched.clear();

@@ -136,6 +136,8 @@ pub(crate) struct Acquisition {
     fresh: Box<dyn FnMut() -> Uuid + Send>,
     session: i64,
     own: Option<OwnNode>,
+    /// The node that was its own until a list was without it.
+    missing: Option<String>,
     /// What the list that was judged last has shown, without the list: thousands may wait in one process.
     seen: Option<Seen>,
     /// All attempts of this call and session that had no answer.
@@ -253,6 +255,7 @@ impl Acquisition {
             fresh: Box::new(fresh),
             session: 0,
             own: None,
+            missing: None,
             seen: None,
             doubtful: Vec::new(),
             unsettled: false,
@@ -311,6 +314,11 @@ impl Acquisition {
     /// Whether another call can go on from here: there is a place, and nothing under way.
     pub(crate) fn has_place(&self) -> bool {
         self.own.is_some() && !self.unsettled && matches!(self.asked, Awaited::Nothing)
+    }
+
+    /// The node that was its own until the last list was without it.
+    pub(super) fn take_missing(&mut self) -> Option<String> {
+        self.missing.take()
     }
 
     /// Whether the last step has judged a list, and that showed others ahead.
@@ -463,7 +471,7 @@ impl Acquisition {
             },
             Verdict::Missing => {
                 // Another client has deleted the node: never a grant, but a new place at the end.
-                self.own = None;
+                self.missing = self.own.take().map(|own| own.name);
                 self.create()
             }
             Verdict::Disagreed(permits) => Action::Fail(Error::new(

@@ -13,7 +13,8 @@ use crate::error::Result;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt;
-use crate::session::connection::{Fault, NodeKind};
+use crate::session::connection::Fault;
+use crate::session::creates_in_doubt::StillMeant;
 use crate::session::request_purpose::Purpose;
 use crate::session::wait_limit::Wait;
 
@@ -34,8 +35,9 @@ impl Hold {
         let name = format!("{}{:010}", form.prefix(guid), sequence.unwrap_or_default());
         let path = path::join(&lock_node, &name);
         let whole = self.whole(&path);
+        let meant = StillMeant::default();
         let made = self.persist(wait, CREATE, |session| {
-            match session.create(&whole, data, acl, NodeKind::Ephemeral) {
+            match session.create_unique(&whole, data, acl, &meant) {
                 // An earlier attempt of this call made it: no other call knows its guid.
                 Ok(_) | Err(Fault::NodeExists) => Ok(()),
                 Err(fault) => Err(fault),

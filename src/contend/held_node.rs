@@ -174,7 +174,7 @@ impl HeldNode {
         let left = self.leave();
         match left.lost {
             None => self.delete_by(Deadline::after(Duration::ZERO)),
-            Some(_) => self.session.leaves_no_more(&self.watchdog.node),
+            Some(_) => self.session.owned().forget(&self.watchdog.node),
         }
     }
 

@@ -699,6 +699,9 @@ impl Watchdog {
         let tokens = mem::take(&mut state.callbacks.tokens);
         self.changed.notify_all();
         drop(state);
+        if let Some(session) = self.session.upgrade().filter(|_| why == LossReason::NodeDeleted) {
+            session.owned().forget(&self.node);
+        }
         tokens.iter().for_each(LossToken::trip);
         for callback in callbacks {
             self.tell_of_loss(callback, why);

@@ -102,7 +102,9 @@ impl Hold {
         noun: &'static str,
         czxid: i64,
     ) -> Hold {
-        Hold::make(client, session, place, None, (czxid, noun), None, Some(czxid))
+        let hold = Hold::make(client, session, place, None, (czxid, noun), None, Some(czxid));
+        hold.own();
+        hold
     }
 
     /// A hold on a node of the session, of whatever kind. With `data`, a request to release the
@@ -534,11 +536,17 @@ impl Hold {
         let session = Arc::clone(&self.held_node.session);
         let of_this = (self.held_node.zxid, self.held_node.watchdog.noun);
         let next = Hold::make(&self.client, session, (lock_node, name), None, of_this, data, None);
+        next.own();
         let limit = self.held_node.watchdog.state.lock().limit;
         if let Some(limit) = limit {
             next.held_node.limit(limit);
         }
         next
+    }
+
+    /// Notes that the node is relied upon, which a create without an answer may have made.
+    fn own(&self) {
+        self.held_node.session.owned().own(&self.held_node.watchdog.node);
     }
 
     /// Has another node of the session deleted in the background, if it is there.

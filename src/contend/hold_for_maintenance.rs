@@ -25,7 +25,7 @@ use crate::rt::{self, Deadline};
 use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, NodeKind, Stat};
-use crate::session::create_parents::make_parents;
+use crate::session::create_parents::make_below;
 use crate::session::one_session::Session;
 use crate::session::request_purpose::{Purpose, cancelled};
 use crate::session::wait_limit::Wait;
@@ -434,9 +434,10 @@ fn create(
 ) -> Answer<String> {
     let (acl, kind) = (contention.acl, contention.lock_node_kind());
     for _ in 0..MOST_MADE {
-        match session.create(path, data, acl, NodeKind::PersistentSequential) {
-            // An empty container may go as soon as it is made.
-            Err(Fault::NoNode) => make_parents(session, path::parent(path), kind, acl)?,
+        let create = || session.create(path, data, acl, NodeKind::PersistentSequential);
+        match make_below(session, path::parent(path), kind, acl, create) {
+            // Another call may delete the lock node again before it is used.
+            Err(Fault::NoNode) => {}
             made => return made.map(|made| made.path),
         }
     }

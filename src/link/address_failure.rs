@@ -36,6 +36,12 @@ impl Failure {
     }
 }
 
+/// Whether the server has closed the connection: which error says so is a matter of moments.
+pub(super) fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
+}
+
 impl<E: Into<io::Error>> From<E> for Failure {
     fn from(cause: E) -> Failure {
         Failure::Other(cause.into())

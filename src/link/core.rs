@@ -4,12 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use log::Level;
+
 use super::explain_lease_end::Recent;
 use super::granted_timeouts::Granted;
+use super::handshake::DEMANDS_SASL;
 use super::heartbeat_times::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]
 use super::lease::Terms;
+use super::log_thread::write_soon;
 use super::servers_that_replace_sessions::ends_with_its_connection;
 use super::too_large_requests::{SMALLEST, Sizes};
 use super::unsupported_operations::{UnsupportedOperations, is_newer};
@@ -18,7 +22,6 @@ use super::wire_format::{
     read_event,
 };
 use crate::connection_notice::{End, Notice};
-use crate::logging;
 use crate::rt::{Moment, Sender};
 use crate::wire_values::{
     MAX_REQUEST, NodeEvent, REPLY_HEADER, REQUEST_HEADER, RawReply, SYNC_ROOT, code, op, xid,
@@ -162,7 +165,12 @@ impl LinkCore {
         }
     }
 
-    /// Why the lease has run out, if it has: what has happened in the last session timeout.
+    /// Why the search for a server has found none yet, while there is no connection.
+    pub(crate) fn no_server(&mut self, why: Option<String>) {
+        self.recent.no_server(why);
+    }
+
+    /// Why the lease has run out, or why the server does not let the client in: what has happened in the last session timeout.
     pub(crate) fn why_lapsed(&self) -> Option<&str> {
         self.lapse.as_deref()
     }
@@ -428,7 +436,9 @@ impl LinkCore {
                 return Err("the server sent an event with an error".into());
             }
             // A server that demands SASL ends the session after such a reply.
-            (xid::AUTH, code::AUTH_FAILED) | (_, code::SASL_REQUIRED) => {
+            (xid::AUTH, code::AUTH_FAILED) => self.end_at_once(End::AuthFailed),
+            (_, code::SASL_REQUIRED) => {
+                self.lapse = Some(DEMANDS_SASL.to_owned());
                 self.end_at_once(End::AuthFailed);
             }
             _ => self.answered(header, body, now)?,
@@ -501,10 +511,12 @@ impl LinkCore {
             return Err(format!("the server cannot serve the session: error {error}"));
         }
         if let Some(length) = oversized {
-            logging::warning!(
-                target: "zklock::link",
-                "a reply of {length} bytes is over the limit of {}; its request fails",
-                self.max_reply
+            write_soon(
+                Level::Warn,
+                format_args!(
+                    "a reply of {length} bytes is over the limit of {}; its request fails",
+                    self.max_reply
+                ),
             );
             return Ok((code::MARSHALLING, &[]));
         }
@@ -531,11 +543,13 @@ impl LinkCore {
         let chance = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         self.heartbeats.refused(&self.lease, now, chance as u32);
         if !std::mem::replace(&mut self.has_warned_of_refusal, true) {
-            logging::warning!(
-                target: "zklock::link",
-                "the server refuses to pass heartbeats on to the leader (error {error}; {} means that it is \
+            write_soon(
+                Level::Warn,
+                format_args!(
+                    "the server refuses to pass heartbeats on to the leader (error {error}; {} means that it is \
                  overloaded): asking again until the lease ends",
-                code::THROTTLED
+                    code::THROTTLED
+                ),
             );
         }
     }

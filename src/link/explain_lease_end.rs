@@ -17,6 +17,8 @@ pub(super) struct Recent {
     silence: Option<(Moment, Moment, SocketAddr)>,
     /// Since when there is no connection.
     cut: Option<Moment>,
+    /// Why the search for a server has found none yet.
+    trouble: Option<String>,
     /// Since when heartbeats are refused, and with which error.
     refused: Option<(Moment, i32)>,
     /// When this process went on after a pause, and how long that was.
@@ -27,6 +29,12 @@ impl Recent {
     pub(super) fn attached(&mut self, granted: &Granted, now: Moment) {
         self.opened = Some((granted.sent, now, granted.server));
         (self.heard, self.cut, self.refused) = (Some(now), None, None);
+        self.trouble = None;
+    }
+
+    /// Why no server is found yet.
+    pub(super) fn no_server(&mut self, why: Option<String>) {
+        self.trouble = why;
     }
 
     /// The server has answered what it was asked at that time.
@@ -76,7 +84,11 @@ impl Recent {
         let what = if let Some((at, gap)) = pause {
             format!("this process was not running for {gap:.1?}, until {}", ago(at))
         } else if let Some(cut) = self.cut {
-            format!("the connection to {server} was lost {}, and no other one was made", ago(cut))
+            let why = self.trouble.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+            format!(
+                "the connection to {server} was lost {}, and no other one was made{why}",
+                ago(cut)
+            )
         } else if let Some((since, error)) = self.refused {
             let overload =
                 if error == crate::wire_values::code::THROTTLED { ", overloaded" } else { "" };
@@ -139,7 +151,10 @@ mod tests {
         recent.confirmed();
         assert!(why(&recent, None).contains("was silent"));
         recent.cut(at(105.0));
-        assert!(why(&recent, None).contains("was lost 5.0s ago, and no other one was made"));
+        assert!(why(&recent, None).contains("was lost 5.0s ago, and no other one was made; the"));
+        recent.no_server(Some("127.0.0.1:2181: no quorum".to_owned()));
+        let cut = "no other one was made (127.0.0.1:2181: no quorum); the session timeout is 12s";
+        assert!(why(&recent, None).ends_with(cut), "{}", why(&recent, None));
         recent.paused(Duration::from_secs(9), at(109.0));
         assert!(
             why(&recent, None).contains("this process was not running for 9.0s, until 1.0s ago")

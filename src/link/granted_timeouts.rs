@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use log::Level;
+
 use super::lease::Terms;
-use crate::logging;
+use super::log_thread::write_soon;
 use crate::rt::{AtomicBool, Moment};
 
 /// The `tickTime` that is reckoned with if none is stated: ZooKeeper's own default.
@@ -85,7 +87,7 @@ pub(crate) fn warn(
     ];
     for (warning, logged) in warnings.into_iter().zip(&LOGGED) {
         if let Some(warning) = warning.filter(|_| !logged.swap(true, Relaxed)) {
-            logging::warning!(target: "zklock::link", "{warning}");
+            write_soon(Level::Warn, format_args!("{warning}"));
         }
     }
 }

@@ -152,10 +152,10 @@ impl Link {
         self.tell(Command::Reconnect);
     }
 
-    /// Starts to close the session; the link gives up if no server confirms it within
+    /// Starts to close the session for that reason; the link gives up if no server confirms it within
     /// `give_up_after`.
-    pub(crate) fn close(&self, give_up_after: Duration) {
-        self.tell(Command::Close(give_up_after));
+    pub(crate) fn close(&self, why: End, give_up_after: Duration) {
+        self.tell(Command::Close(why, give_up_after));
     }
 
     /// For how long the lease still runs; otherwise how the session has ended. After an error there are
@@ -193,6 +193,7 @@ impl Link {
         if self.shared.lease_end.load(Ordering::Acquire) == LAPSED {
             // A caller may have found that out before the link's thread.
             connection.note_pause(Moment::now());
+            self.shared.note_trouble(&mut connection);
             connection.core.lapse(Moment::now());
         }
         connection.core.why_lapsed().map(str::to_owned)

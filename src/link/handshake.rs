@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::address_failure::Failure;
+use super::address_failure::{Failure, is_closed};
 use super::credentials_and_tls::{Access, Auth};
 use super::granted_timeouts::{Granted, tick_shown};
 use super::reconnects_in_doubt::News;
@@ -15,6 +15,10 @@ use super::servers_that_replace_sessions::ends_with_its_connection;
 use super::wire_format::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use crate::rt::{self, Moment, Receiver, RecvTimeoutError};
 use crate::wire_values::{code, op, xid};
+
+/// What the error −124 means.
+pub(super) const DEMANDS_SASL: &str =
+    "the server demands that clients authenticate by SASL (error -124)";
 
 /// Connects to an address of the host of this name, and asks there for the session.
 pub(super) fn try_address(
@@ -188,6 +192,9 @@ impl Conversation<'_> {
                 code::THROTTLED if rt::now() < self.deadline => {
                     pause(self.stopped, PAUSE)?;
                 }
+                code::SASL_REQUIRED => {
+                    return Err(io::Error::other(DEMANDS_SASL));
+                }
                 error => {
                     let why = format!("the server could not confirm who leads: error {error}");
                     return Err(io::Error::other(why));
@@ -204,7 +211,7 @@ fn unanswered(wanted: &Search, cause: io::Error, sent: Moment) -> io::Error {
     if let Some(session) = session {
         attempts.note(sent, Moment::now(), session.timeout);
     }
-    if !matches!(cause.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) {
+    if !is_closed(&cause) {
         return cause;
     }
     let about_tls = match config.access.tls {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::core::OnReply;
 use super::reconnects_in_doubt::News;
 use super::search_thread::Dialed;
-use crate::connection_notice::Notice;
+use crate::connection_notice::{End, Notice};
 use crate::rt::{Sender, Signal};
 use crate::wire_values::NodeEvent;
 
@@ -48,7 +48,7 @@ pub(super) enum Command {
     Reconnect,
     /// What the search of this number has found.
     Dialed(u64, Dialed),
-    /// Close the session, and give up after that time.
-    Close(Duration),
+    /// Close the session for that reason, and give up after that time.
+    Close(End, Duration),
     Dropped,
 }

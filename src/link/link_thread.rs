@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use log::Level::{Debug, Warn};
+use log::Level;
 use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
@@ -17,11 +17,11 @@ use super::credentials_and_tls::Access;
 use super::granted_timeouts;
 use super::link_commands::{Command, NAP, OnNotice, Outgoing};
 use super::locked_connection::{Broken, LAPSED, LinkShared, LockedConnection, poll, survive};
+use super::log_thread::write_soon;
 use super::reconnects_in_doubt::{Attempts, News};
 use super::search_rounds::Search;
 use super::search_thread::{self, Dialed};
 use crate::connection_notice::{End, Info, Notice};
-use crate::logging;
 use crate::rt::{Moment, Receiver, Sender};
 use crate::wire_values::RawReply;
 use crate::wire_values::code::SESSION_EXPIRED;
@@ -159,13 +159,14 @@ impl Runner {
                 self.read_server(&mut connection);
             }
             self.check_broken(&mut connection);
+            self.shared.note_trouble(&mut connection);
             if let Err(broken) = connection.core.tick(now) {
                 self.lose_server(&mut connection, &broken);
             }
             if now >= self.give_up_at && !connection.core.is_over() {
-                logging::debug!(
-                    target: "zklock::link",
-                    "no server closed the session in time, it will expire"
+                write_soon(
+                    Level::Debug,
+                    format_args!("no server closed the session in time, it will expire"),
                 );
                 connection.core.end_at_once(End::Closed);
             }
@@ -207,7 +208,7 @@ impl Runner {
         match started {
             Ok(dial) => self.dial = Some(dial),
             Err(error) => {
-                logging::error!(target: "zklock::link", "cannot search servers, retrying: {error}");
+                write_soon(Level::Error, format_args!("cannot search servers, retrying: {error}"));
                 self.redial_at = now.plus(Duration::from_millis(500));
             }
         }
@@ -227,9 +228,8 @@ impl Runner {
     fn tell_all(&mut self, connection: &mut MutexGuard<'_, LockedConnection>) {
         let shared = Arc::clone(&self.shared);
         shared.tell_all(connection, Some(&mut |notice| self.tell(notice)));
-        // A logger may take long, so all are told before.
         if let Some(why) = self.ended.take() {
-            MutexGuard::unlocked(connection, || survive(|| self.session_ended(why)));
+            self.session_ended(connection, why);
         }
     }
 
@@ -242,25 +242,25 @@ impl Runner {
         (self.on_notice)(notice);
     }
 
-    fn session_ended(&mut self, why: End) {
+    fn session_ended(&mut self, connection: &LockedConnection, why: End) {
         let trouble = self.shared.info.lock().trouble.clone();
-        let connection = self.shared.connection.lock();
-        let session = self.session(&connection);
+        let session = self.session(connection);
         let lapse = connection.core.why_lapsed().map(str::to_owned);
-        let timeout = connection.core.granted().map(|granted| granted.timeout);
-        drop(connection);
-        if let Some(timeout) = timeout {
+        if let Some(timeout) = connection.core.granted().map(|granted| granted.timeout) {
             // By then, the server has ended the session itself.
             self.give_up_after(timeout * 2);
         }
         let (level, what, because) = match why {
-            End::Expired => (Warn, "is lost: the server says that it has expired", None),
-            End::Lapsed => (Warn, "is lost: its lease has run out", lapse),
-            End::AuthFailed => (Warn, "is over: the client is not let in", trouble),
-            End::Closed => (Debug, "is over: the client closed it", None),
+            End::Expired => (Level::Warn, "is lost: the server says that it has expired", None),
+            End::Lapsed => (Level::Warn, "is lost: its lease has run out", lapse),
+            End::AuthFailed => {
+                (Level::Warn, "is over: the client is not let in", trouble.or(lapse))
+            }
+            End::Closed => (Level::Debug, "is over: the client closed it", None),
+            End::Replaced => (Level::Debug, "is over: another one takes its place", None),
         };
         let because = because.map_or_else(String::new, |because| format!(": {because}"));
-        logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}{because}");
+        write_soon(level, format_args!("session 0x{session:x} {what}{because}"));
     }
 
     fn give_up_after(&mut self, time: Duration) {
@@ -337,7 +337,7 @@ impl Runner {
         connection.note_pause(Moment::now());
         if let Err(error) = polled {
             // Nothing can be done about it here; the pause avoids a busy loop.
-            logging::error!(target: "zklock::link", "could not wait for data, retrying: {error}");
+            write_soon(Level::Error, format_args!("could not wait for data, retrying: {error}"));
             std::thread::sleep(Duration::from_millis(50));
         }
         let is_readable = |at: usize| {
@@ -377,10 +377,10 @@ impl Runner {
                     }
                 }
                 Command::Reconnect => self.reconnect(connection),
-                Command::Close(give_up_after) => self.part(connection, give_up_after),
+                Command::Close(why, give_up_after) => self.part(connection, why, give_up_after),
                 Command::Dropped => {
                     self.dropped = true;
-                    self.part(connection, ORPHAN_CLOSE_LIMIT);
+                    self.part(connection, End::Closed, ORPHAN_CLOSE_LIMIT);
                 }
             }
         }
@@ -390,18 +390,20 @@ impl Runner {
         if !connection.core.is_attached() || !connection.core.is_idle() {
             return;
         }
-        logging::info!(
-            target: "zklock::link",
-            "session 0x{:x} gets another connection, which has no unused watches",
-            self.session(connection)
+        write_soon(
+            Level::Info,
+            format_args!(
+                "session 0x{:x} gets another connection, which has no unused watches",
+                self.session(connection)
+            ),
         );
         self.hang_up(connection);
         connection.core.detach(Moment::now());
     }
 
-    fn part(&mut self, connection: &mut LockedConnection, give_up_after: Duration) {
+    fn part(&mut self, connection: &mut LockedConnection, why: End, give_up_after: Duration) {
         self.give_up_after(give_up_after);
-        connection.core.close(End::Closed, Moment::now());
+        connection.core.close(why, Moment::now());
     }
 
     fn found(&mut self, connection: &mut LockedConnection, found: Dialed) {
@@ -409,9 +411,11 @@ impl Runner {
             Dialed::Server(stream, granted) => {
                 let address = granted.server;
                 if let Err(cause) = stream.tcp().set_nonblocking(true) {
-                    logging::warning!(
-                        target: "zklock::link",
-                        "the connection to {address} is unusable, trying again: {cause}"
+                    write_soon(
+                        Level::Warn,
+                        format_args!(
+                            "the connection to {address} is unusable, trying again: {cause}"
+                        ),
                     );
                     return;
                 }
@@ -445,7 +449,7 @@ impl Runner {
                     (Some(_), None) => format!("is served again, by {address}"),
                     (Some(_), Some(_)) => format!("is over and is being closed at {address}"),
                 };
-                logging::info!(target: "zklock::link", "session 0x{:x} {what}", granted.session);
+                write_soon(Level::Info, format_args!("session 0x{:x} {what}", granted.session));
                 granted_timeouts::warn(granted, (before, by_server), asked);
                 self.config.resolver.replaced_sessions.warn(&granted.password);
                 // Of what TLS has decrypted in the handshakes, the socket does not tell.
@@ -482,9 +486,12 @@ impl Runner {
             if lived < Duration::from_secs(1) { self.futile.saturating_add(1) } else { 0 };
         self.avoid = Some(address);
         if self.futile == 0 || self.futile.is_power_of_two() {
-            logging::warning!(
-                target: "zklock::link",
-                "session 0x{:x} lost its connection to {address}: {why}", granted.session
+            write_soon(
+                Level::Warn,
+                format_args!(
+                    "session 0x{:x} lost its connection to {address}: {why}",
+                    granted.session
+                ),
             );
         }
         connection.core.detach(now);

@@ -19,8 +19,7 @@ use super::server_stream::ServerStream;
 use crate::connection_notice::{End, Info, Notice};
 use crate::rt::{AtomicBool, AtomicU64, Moment, Mutex, Sender};
 
-/// How long a caller waits for the connection: the link's thread may have it locked while it logs, and
-/// the logger may be the caller.
+/// How long a caller waits for the connection: a signal handler may hold up the thread that has it locked.
 pub(super) const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A thread that wakes up so much too late was paused.
@@ -30,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) const LAPSED: u64 = 0;
 
 /// How a session has ended, by the value that `lease_end` has then: no clock shows so early a time.
-const ENDS: [End; 4] = [End::Lapsed, End::Expired, End::AuthFailed, End::Closed];
+const ENDS: [End; 5] = [End::Lapsed, End::Expired, End::AuthFailed, End::Closed, End::Replaced];
 
 pub(super) fn code_of(end: End) -> u64 {
     ENDS.iter().position(|one| *one == end).map_or(LAPSED, |code| code as u64)
@@ -82,7 +81,15 @@ impl LinkShared {
         if lease_end.compare_exchange(before, end, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // A caller was told that the lease has run out, so it has run out for all.
             connection.published_lease = LAPSED;
-            core.lapse(Moment::now());
+            self.note_trouble(connection);
+            connection.core.lapse(Moment::now());
+        }
+    }
+
+    /// Why there is no connection, for the reason why the lease runs out.
+    pub(super) fn note_trouble(&self, connection: &mut LockedConnection) {
+        if !connection.core.is_attached() {
+            connection.core.no_server(self.info.lock().trouble.clone());
         }
     }
 

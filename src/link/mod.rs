@@ -15,7 +15,8 @@
 //! another session means; [`credentials_and_tls`] and [`sasl`] show who the client is (`no_sasl` without that
 //! feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
 //! (`no_tls`). Callers open a [`handle`] with a [`config`]; [`link_thread`] is the thread, with which they share the
-//! [`locked_connection`] and exchange [`link_commands`]; [`reading_turn`] says which of them reads. [`outage_log`] keeps the log short in an outage.
+//! [`locked_connection`] and exchange [`link_commands`]; [`reading_turn`] says which of them reads. [`outage_log`] keeps the log short in an outage, and the
+//! [`log_thread`] writes it.
 
 mod address_failure;
 pub(crate) mod config;
@@ -30,6 +31,7 @@ mod lease;
 pub(crate) mod link_commands;
 mod link_thread;
 mod locked_connection;
+mod log_thread;
 mod outage_log;
 pub(crate) mod reading_turn;
 mod reconnects_in_doubt;

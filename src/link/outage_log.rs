@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::logging;
+use log::Level;
+
+use super::log_thread::write_soon;
 use crate::rt::{Moment, Mutex};
 
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -27,13 +29,13 @@ impl OutageLog {
         let line = self.note(now, why);
         match line {
             None => {}
-            Some(Duration::ZERO) => logging::warning!(
-                target: "zklock::link",
-                "no ZooKeeper server can be reached, still trying ({why})"
+            Some(Duration::ZERO) => write_soon(
+                Level::Warn,
+                format_args!("no ZooKeeper server can be reached, still trying ({why})"),
             ),
-            Some(since) => logging::warning!(
-                target: "zklock::link",
-                "still no ZooKeeper server after {} s ({why})", since.as_secs()
+            Some(since) => write_soon(
+                Level::Warn,
+                format_args!("still no ZooKeeper server after {} s ({why})", since.as_secs()),
             ),
         }
     }
@@ -62,7 +64,7 @@ impl OutageLog {
         let outage = self.state.lock().take();
         if let Some(Outage { began, .. }) = outage {
             let lasted = now.since(began);
-            logging::info!(target: "zklock::link", "connected again after {lasted:.1?}");
+            write_soon(Level::Info, format_args!("connected again after {lasted:.1?}"));
         }
     }
 }

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use log::Level;
+
+use super::log_thread::write_soon;
 use super::outage_log::OutageLog;
 use super::servers_that_replace_sessions::ReplacedSessions;
 use super::unsupported_operations::UnsupportedOperations;
 use crate::connect_string::Host;
-use crate::logging;
 use crate::rt::{self, AtomicI64, Mutex, Sender, bounded};
 
 /// Resolves host names anew each time, and uses the last known addresses as long as that fails.
@@ -47,10 +49,12 @@ impl Resolver {
         let before = self.last_zxid.fetch_max(zxid, Ordering::AcqRel);
         if is_first && zxid < before {
             self.last_zxid.store(zxid, Ordering::Release);
-            logging::warning!(
-                target: "zklock::link",
-                "the ensemble has lost data, or was made anew: its last change is 0x{zxid:x}, and an earlier \
+            write_soon(
+                Level::Warn,
+                format_args!(
+                    "the ensemble has lost data, or was made anew: its last change is 0x{zxid:x}, and an earlier \
                  session has seen 0x{before:x}; fencing tokens begin anew, too"
+                ),
             );
         }
     }
@@ -145,9 +149,9 @@ impl Resolver {
                 let is_new = entry.failure.replace(cause.to_string()).is_none();
                 drop(known);
                 if is_new {
-                    logging::warning!(
-                        target: "zklock::link",
-                        "the host {host} cannot be resolved: {cause}"
+                    write_soon(
+                        Level::Warn,
+                        format_args!("the host {host} cannot be resolved: {cause}"),
                     );
                 }
             }

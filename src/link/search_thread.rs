@@ -46,7 +46,7 @@ pub(super) fn start(
     let (stop, stopped) = bounded(0);
     rt::spawn("zklock-dial", move || {
         let result = loop {
-            // What is called here, such as a logger, may panic: that must not cost the session.
+            // What is called here may panic: that must not cost the session.
             match catch_unwind(AssertUnwindSafe(|| search(&what, &stopped, &trouble))) {
                 Ok(result) => break result,
                 Err(_) if rest(&stopped, AFTER_A_PANIC).is_none() => break None,

@@ -4,7 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::logging;
+use log::Level;
+
+use super::log_thread::write_soon;
 use crate::rt::{AtomicBool, Mutex};
 
 /// Whether a session with this password ends with its connection. ZooKeeper's passwords have 16 random
@@ -44,9 +46,11 @@ impl ReplacedSessions {
     /// Warns once of servers at which sessions end with their connections.
     pub(super) fn warn(&self, password: &[u8]) {
         if ends_with_its_connection(password) && !self.warned.swap(true, Ordering::Relaxed) {
-            logging::warning!(
-                target: "zklock::link",
-                "the servers are not ZooKeeper's: with a lost connection, its session and locks may be lost"
+            write_soon(
+                Level::Warn,
+                format_args!(
+                    "the servers are not ZooKeeper's: with a lost connection, its session and locks may be lost"
+                ),
             );
         }
     }

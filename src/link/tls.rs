@@ -14,7 +14,7 @@ use rustls::{
     RootCertStore,
 };
 
-use super::address_failure::Failure;
+use super::address_failure::{Failure, is_closed};
 use super::server_stream::{Encryption, write_out};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
@@ -267,19 +267,8 @@ struct Encrypted {
 }
 
 impl Encryption for Encrypted {
-    fn shake_hands(&mut self, mut tcp: &TcpStream) -> io::Result<bool> {
-        self.flush(tcp)?;
-        if !self.connection.is_handshaking() {
-            return Ok(!self.connection.wants_write());
-        }
-        if self.connection.read_tls(&mut tcp)? == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the server closed the connection in the TLS handshake; it may speak no TLS on this port",
-            ));
-        }
-        self.decrypt(tcp)?;
-        Ok(false)
+    fn shake_hands(&mut self, tcp: &TcpStream) -> io::Result<bool> {
+        self.greet(tcp).map_err(explain_closing)
     }
 
     fn send(&mut self, tcp: &TcpStream, bytes: &[u8]) -> (usize, io::Result<()>) {
@@ -321,7 +310,30 @@ impl Encryption for Encrypted {
     }
 }
 
+/// What it may mean that a server closes the connection in the TLS handshake.
+fn explain_closing(cause: io::Error) -> io::Error {
+    if !is_closed(&cause) {
+        return cause;
+    }
+    let why = "the server closed the connection in the TLS handshake; it may speak no TLS on this port, or be \
+               unable to use its own key store (see the server's log)";
+    io::Error::new(cause.kind(), why)
+}
+
 impl Encrypted {
+    /// A step of the TLS handshake; says whether that was the last one.
+    fn greet(&mut self, mut tcp: &TcpStream) -> io::Result<bool> {
+        self.flush(tcp)?;
+        if !self.connection.is_handshaking() {
+            return Ok(!self.connection.wants_write());
+        }
+        if self.connection.read_tls(&mut tcp)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.decrypt(tcp)?;
+        Ok(false)
+    }
+
     /// Writes what is encrypted, and says whether that is all written.
     fn flush(&mut self, mut tcp: &TcpStream) -> io::Result<bool> {
         let tls = &mut self.connection;
@@ -334,5 +346,22 @@ impl Encrypted {
             let _ = self.flush(tcp);
             io::Error::new(io::ErrorKind::InvalidData, error)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_is_closed_in_the_handshake_is_explained() {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof};
+        for (kind, is_explained) in
+            [(UnexpectedEof, true), (ConnectionReset, true), (BrokenPipe, true), (TimedOut, false)]
+        {
+            let error = explain_closing(kind.into());
+            assert_eq!(error.kind(), kind);
+            assert_eq!(error.to_string().contains("unable to use its own key store"), is_explained);
+        }
     }
 }

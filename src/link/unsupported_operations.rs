@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::logging;
+use log::Level;
+
+use super::log_thread::write_soon;
 use crate::rt::{AtomicBool, Moment, Mutex};
 use crate::wire_values::op;
 
@@ -152,9 +154,11 @@ fn announce(operation: i32) {
         op::CREATE_CONTAINER => "make containers: lock nodes and others are plain nodes",
         _ => "remove watches: those that are no longer needed stay",
     };
-    logging::info!(
-        target: "zklock::link",
-        "the servers cannot {what} (ZooKeeper can since 3.5); this is tried again in an hour"
+    write_soon(
+        Level::Info,
+        format_args!(
+            "the servers cannot {what} (ZooKeeper can since 3.5); this is tried again in an hour"
+        ),
     );
 }
 

@@ -123,6 +123,7 @@ impl DistributedLock {
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed),
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an ACL that the server does not
     /// accept, or data that ask a holder to release, [`TooLarge`](crate::ErrorKind::TooLarge),
+    /// [`QuotaExceeded`](crate::ErrorKind::QuotaExceeded), [`Unsupported`](crate::ErrorKind::Unsupported),
     /// [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted),
     /// [`Closed`](crate::ErrorKind::Closed), [`System`](crate::ErrorKind::System),
     /// [`Server`](crate::ErrorKind::Server). Beyond the limits of a [`Retry`](crate::Retry),

@@ -40,6 +40,7 @@ use crate::session::watch_loop::View;
 /// | [`ConnectionLoss`](ErrorKind::ConnectionLoss) | the reply to a change was lost: the change may have been made |
 /// | [`NotAuthorized`](ErrorKind::NotAuthorized) | an ACL forbids it; the message says which permission is missing |
 /// | [`TooLarge`](ErrorKind::TooLarge) | the request is larger than the server allows; by default 1 MiB |
+/// | [`QuotaExceeded`](ErrorKind::QuotaExceeded) | a quota on the path or above it is used up; nothing was changed |
 /// | [`AuthFailed`](ErrorKind::AuthFailed), [`Closed`](ErrorKind::Closed), [`System`](ErrorKind::System), [`Server`](ErrorKind::Server) | retrying does not help |
 ///
 /// ```no_run
@@ -66,7 +67,7 @@ impl Client {
     /// Returns a handle of the znode at this absolute path, without a request.
     ///
     /// A path that ZooKeeper does not allow fails the first call that needs it, as
-    /// [`InvalidName`](ErrorKind::InvalidName).
+    /// [`InvalidName`](ErrorKind::InvalidName). What is below `/zookeeper` can be read, such as quotas, and only that.
     pub fn znode(&self, path: impl AsRef<str>) -> Znode {
         Znode { target: NodeConfig::at(self.clone(), path.as_ref()) }
     }
@@ -108,6 +109,18 @@ impl Znode {
 
     // ----- calls that read
 
+    /// Asks about the node, which may be one of ZooKeeper's own.
+    fn ask<T>(
+        &self,
+        purpose: Purpose,
+        mut question: impl FnMut(&Session, &str) -> Answer<T>,
+    ) -> Result<T> {
+        path::check_readable(self.path())?;
+        let core = self.target.client.core();
+        let whole = core.whole(self.path());
+        purpose.ask(core, self.path(), |session| question(session, &whole))
+    }
+
     /// Reads the node's data; `None` if the node does not exist.
     ///
     /// It includes everything that this client has written in this session or has already seen;
@@ -117,7 +130,7 @@ impl Znode {
     ///
     /// As for [`Znode`].
     pub fn read(&self) -> Result<Option<Versioned>> {
-        self.target.ask(READ, read)
+        self.ask(READ, read)
     }
 
     /// Reads the node's data, including every client's earlier writes.
@@ -135,7 +148,7 @@ impl Znode {
     ///
     /// As for [`Znode`].
     pub fn stat(&self) -> Result<Option<ZnodeStat>> {
-        self.target.ask(STAT, |session, node| Ok(session.exists(node, false)?.map(ZnodeStat::new)))
+        self.ask(STAT, |session, node| Ok(session.exists(node, false)?.map(ZnodeStat::new)))
     }
 
     /// Lists the names of the node's children, sorted; `None` if the node does not exist.
@@ -144,8 +157,7 @@ impl Znode {
     ///
     /// As for [`Znode`].
     pub fn children(&self) -> Result<Option<Vec<String>>> {
-        self.target
-            .ask(LIST, |session, node| Ok(session.names(node, false)?.map(|names| names.sorted())))
+        self.ask(LIST, |session, node| Ok(session.names(node, false)?.map(|names| names.sorted())))
     }
 
     /// Reads the node's ACL; `None` if the node does not exist.
@@ -154,7 +166,7 @@ impl Znode {
     ///
     /// As for [`Znode`].
     pub fn acl(&self) -> Result<Option<Vec<Acl>>> {
-        self.target.ask(READ_ACL, |session, node| session.acl(node))
+        self.ask(READ_ACL, |session, node| session.acl(node))
     }
 
     /// Observes the node's data: first the present data, then the data after each change; `None`

@@ -353,9 +353,14 @@ impl Call {
                     self.session = None;
                     return Err(rejection.into());
                 }
-                Some(_) => self.session = None,
+                Some(end) => {
+                    self.session = None;
+                    // The answer without which it was replaced is counted.
+                    if end != End::Replaced {
+                        self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
+                    }
+                }
             }
-            self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
         }
         // Long enough to begin opening a session, which goes on for the next call.
         let end = self.longest_outage(self.ask_wait.until());

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::client_shared_state::{ClientCore, Patience, known};
@@ -73,6 +74,7 @@ impl Client {
             max_reply: 64 << 20,
             retry: Retry::default(),
             deadlock_warning: None,
+            paths_limit: None,
             on_event: None,
         }
     }
@@ -225,6 +227,7 @@ impl Client {
             },
             pending_deletes: core.reaper.backlog(),
             threads: rt::live_threads(),
+            strays: core.strays.load(Ordering::SeqCst),
         }
     }
 
@@ -267,6 +270,9 @@ pub struct ClientStats {
     pub pending_deletes: usize,
     /// How many threads this library runs in this process, for all clients.
     pub threads: usize,
+    /// How many nodes were found, and deleted, that the ensemble had created late: for a request of a connection that
+    /// was given up, whose call had ended without it.
+    pub strays: u64,
 }
 
 impl From<&Client> for Client {
@@ -314,6 +320,7 @@ pub struct ClientBuilder {
     max_reply: usize,
     retry: Retry,
     deadlock_warning: Option<Duration>,
+    paths_limit: Option<usize>,
     on_event: Option<OnReport>,
 }
 
@@ -430,6 +437,24 @@ impl ClientBuilder {
         self
     }
 
+    /// States how many bytes of paths the servers can carry at a session's end.
+    ///
+    /// A session that ends takes all its ephemeral nodes (contenders, members, permits) with it, in one transaction
+    /// with all their paths. If that is larger than twice the servers' `jute.maxbuffer`, released versions from 3.6 on
+    /// write it, and cannot read it again: the ensemble does not start any more. So from three quarters of the limit on,
+    /// this client creates no further ephemeral node in the session: the call fails with
+    /// [`TooLarge`](ErrorKind::TooLarge). At a quarter there is one warning in the log, and above it
+    /// [`close`](Client::close) deletes nodes before it ends the session, as many as its time allows.
+    ///
+    /// Default 2,097,150 bytes, for servers with the default `jute.maxbuffer`: about 20,000 contenders; at least 4,096.
+    /// If the servers set `jute.maxbuffer.extrasize`, it is the sum of the two. Several clients have a limit each.
+    ///
+    /// Over a program's own handle, nodes that the program has created itself are not known here.
+    pub fn session_paths_limit(mut self, bytes: usize) -> ClientBuilder {
+        self.paths_limit = Some(bytes);
+        self
+    }
+
     /// Calls `function` with each [`Event`], for metrics, alerts, or a log of the program's own.
     ///
     /// The calls come one at a time, in order, on a thread of this library, so the function may
@@ -523,6 +548,9 @@ impl ClientBuilder {
         if self.deadlock_warning.is_some_and(|wait| wait < Duration::from_secs(1)) {
             return setting("a wait before a look for deadlocks must be at least a second");
         }
+        if self.paths_limit.is_some_and(|bytes| bytes < 4_096) {
+            return setting("the limit of a session's paths must be at least 4096 bytes");
+        }
         if !(64 << 10..=1 << 30).contains(&self.max_reply) {
             return setting("the largest reply must be between 64 KiB and 1 GiB");
         }
@@ -539,6 +567,9 @@ impl ClientBuilder {
         let client = Client::assemble(Box::new(servers), self.hosts, hosts.chroot, self.retry);
         if let Some(wait) = self.deadlock_warning {
             client.core().warn_of_deadlock_after(wait);
+        }
+        if let Some(bytes) = self.paths_limit {
+            client.core().limit_paths_of_session(bytes);
         }
         if let Some(function) = self.on_event {
             client.core().report_to(function);

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use super::callback_threads::{Callbacks, InOrder};
 use super::connection::Ensemble;
 use super::event_reports::{OnReport, Reports};
+use super::look_for_strays;
 use super::notify::{Signals, Waiter};
 use super::one_session::Session;
+use super::owned_nodes::OnDoubt;
 use super::reaper::Reaper;
 use super::retry_limits::Retry;
 use super::status::{SessionPhase, SessionState};
@@ -19,7 +21,7 @@ use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LogAs};
 use crate::logging;
-use crate::rt::{self, Deadline, Mutex};
+use crate::rt::{self, AtomicU64, Deadline, Mutex};
 use crate::session_id::SessionId;
 
 /// How long closing a client may wait for the server.
@@ -27,6 +29,9 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// How many members of a client rejoin at once, at most.
 const MOST_REJOINING: usize = 32;
+
+/// How many bytes of paths servers can carry at a session's end by default: twice their `jute.maxbuffer`.
+const PATHS_LIMIT: usize = 2 * 1_048_575;
 
 /// How many nodes with a logged warning are remembered, at most.
 const MOST_WARNED: usize = 1024;
@@ -40,6 +45,10 @@ pub(crate) struct ClientCore {
     retry: Retry,
     /// After how much waiting a call looks for a deadlock, if it does.
     deadlock_warning: OnceLock<Duration>,
+    /// How many bytes of paths the servers can carry at a session's end, if that was stated.
+    paths_limit: OnceLock<usize>,
+    /// How many nodes were found that requests without an answer had made late.
+    pub(super) strays: AtomicU64,
     /// Nodes about which a warning was logged recently.
     warned: Mutex<BTreeSet<String>>,
     pub(super) ensemble: Box<dyn Ensemble>,
@@ -127,6 +136,8 @@ impl ClientCore {
             chroot,
             retry,
             deadlock_warning: OnceLock::new(),
+            paths_limit: OnceLock::new(),
+            strays: AtomicU64::new(0),
             warned: Mutex::default(),
             ensemble,
             events: Callbacks::of_program(),
@@ -249,6 +260,10 @@ impl ClientCore {
 
     pub(crate) fn retry_policy(&self) -> Retry {
         self.retry
+    }
+
+    pub(super) fn limit_paths_of_session(&self, bytes: usize) {
+        let _ = self.paths_limit.set(bytes);
     }
 
     pub(super) fn warn_of_deadlock_after(&self, wait: Duration) {
@@ -392,8 +407,11 @@ impl ClientCore {
         let waiter = Waiter::new();
         let subscription = self.changed.subscribe(waiter.bell());
         let core = Arc::downgrade(self);
+        let limit = self.paths_limit.get().copied().unwrap_or(PATHS_LIMIT);
+        let replaces = self.slot.lock().is_replaced();
         let result = Session::open(
             &*self.ensemble,
+            (limit, replaces),
             &waiter,
             || self.is_closed(),
             move |notice| {
@@ -410,7 +428,9 @@ impl ClientCore {
             Ok(session) => {
                 slot.failure = None;
                 let info = session.info();
-                let before = slot.session.replace(Arc::new(session));
+                let session = Arc::new(session);
+                self.settle_doubts_of(&session);
+                let before = slot.session.replace(session);
                 slot.suspended = None;
                 let opened = Event::Connected {
                     session: known(info.session),
@@ -426,8 +446,29 @@ impl ClientCore {
                 self.bury();
                 self.noticed_change();
             }
-            Err(error) => slot.failure = Some((slot.attempts + 1, error)),
+            Err(error) => {
+                slot.failure = Some((slot.attempts + 1, error));
+                drop(slot);
+                self.noticed_change();
+            }
         }
+    }
+
+    /// Has it seen to what becomes of creates that got no answer in this session.
+    fn settle_doubts_of(self: &Arc<Self>, session: &Arc<Session>) {
+        let (core, of_doubt) = (Arc::downgrade(self), Arc::downgrade(session));
+        session.owned().on_doubt(move |what| {
+            if let (Some(core), Some(session)) = (core.upgrade(), of_doubt.upgrade()) {
+                match what {
+                    OnDoubt::EndSession => {
+                        session.replace();
+                        core.noticed_change();
+                        core.reopen();
+                    }
+                    OnDoubt::Look => look_for_strays::begin(&core, &session),
+                }
+            }
+        });
     }
 
     /// What keeps a call from being answered, as far as is known.
@@ -474,6 +515,18 @@ impl ClientCore {
             Notice::Over => self.bury(),
             _ => self.noticed_change(),
         }
+    }
+
+    /// Opens a session in place of one that was ended because nothing was held in it, for calls to come.
+    fn reopen(self: &Arc<Self>) {
+        let mut slot = self.slot.lock();
+        if slot.closed || std::mem::replace(&mut slot.opening, true) {
+            return;
+        }
+        drop(slot);
+        let opening = Opening(Arc::clone(self));
+        // Without a thread, the next call tries again.
+        let _ = rt::spawn("zklock-open", move || opening.attempt());
     }
 
     /// Drops the lost sessions that the server has ended.
@@ -570,7 +623,9 @@ impl ClientCore {
         self.noticed_change();
         let (waiter, deadline) = (Waiter::new(), Deadline::after(CLOSE_LIMIT));
         for session in &sessions {
-            session.close(CLOSE_LIMIT);
+            session.delete_many_owned(Deadline::after(CLOSE_LIMIT / 2));
+            let left = deadline.instant().map(|end| end.saturating_duration_since(rt::now()));
+            session.close(End::Closed, left.unwrap_or(CLOSE_LIMIT));
         }
         for session in sessions {
             let _subscription = session.status().subscribe(waiter.bell());
@@ -630,9 +685,18 @@ impl SessionSlot {
         self.session.as_ref().filter(lives).cloned()
     }
 
+    fn is_replaced(&self) -> bool {
+        let session = self.session.as_ref();
+        session.is_some_and(|session| session.status().now().ended == Some(End::Replaced))
+    }
+
     fn state(&self) -> SessionState {
         if self.closed {
             return SessionState::Closed;
+        }
+        // Nothing was held in it, and another one is being opened.
+        if self.is_replaced() && self.failure.is_none() {
+            return SessionState::Suspended;
         }
         // After a pause of the process, the lease may be over before the end was reported.
         let trusted = self.session.as_ref().filter(|session| session.is_trusted());

@@ -46,6 +46,18 @@ pub(crate) enum NodeKind {
     Contender,
 }
 
+impl NodeKind {
+    /// Whether such a node goes with its session.
+    pub(crate) fn is_ephemeral(self) -> bool {
+        use NodeKind::{Container, Contender, Ephemeral, EphemeralSequential, Named};
+        use NodeKind::{Persistent, PersistentSequential};
+        match self {
+            Ephemeral | Named | EphemeralSequential | Contender => true,
+            Persistent | Container | PersistentSequential => false,
+        }
+    }
+}
+
 /// One part of a transaction. A version is that of the node's data; `None` means any version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -111,7 +123,12 @@ pub(crate) enum Fault {
     /// The node's data have changed.
     BadVersion,
     NoAuth,
-    InvalidAcl,
+    /// Says which entry may be to blame, where that is known.
+    InvalidAcl(String),
+    /// A quota on the path or above it is used up.
+    QuotaExceeded,
+    /// The session is a local one, which can own no ephemeral node, and the servers must not upgrade it.
+    LocalSession,
     /// Says what is too large, and for what.
     TooLarge(String),
     /// The server does not know the operation. It may also close the connection.
@@ -150,7 +167,14 @@ impl fmt::Display for Fault {
             Fault::NotEmpty => f.write_str("the node has children"),
             Fault::BadVersion => f.write_str("the node's data has a different version"),
             Fault::NoAuth => f.write_str("an ACL forbids it"),
-            Fault::InvalidAcl => f.write_str("the server does not accept the ACL"),
+            Fault::InvalidAcl(why) => write!(f, "the server does not accept the ACL{why}"),
+            Fault::QuotaExceeded => {
+                f.write_str("a quota (count or bytes) on the path or above it is used up")
+            }
+            Fault::LocalSession => f.write_str(
+                "the session is a local one, which can own no lock: set localSessionsUpgradingEnabled=true on all \
+                 servers",
+            ),
             Fault::TooLarge(why) | Fault::Refused(why) | Fault::System(why) => f.write_str(why),
             Fault::Unknown => f.write_str("the server does not know the operation"),
             Fault::Busy => f.write_str("the server is too busy"),
@@ -374,8 +398,8 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// watches that were set on it.
     fn reconnect(&self) {}
 
-    /// Ends the session; stops trying after `give_up_after`.
-    fn close(&self, give_up_after: Duration);
+    /// Ends the session for that reason; stops trying after `give_up_after`.
+    fn close(&self, why: End, give_up_after: Duration);
 }
 
 /// Where a session records what happens to it.

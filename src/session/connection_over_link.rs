@@ -148,8 +148,8 @@ impl Connection for Link {
         Link::reconnect(self);
     }
 
-    fn close(&self, give_up_after: Duration) {
-        Link::close(self, give_up_after);
+    fn close(&self, why: End, give_up_after: Duration) {
+        Link::close(self, why, give_up_after);
     }
 }
 
@@ -275,7 +275,9 @@ fn outcome(error: i32) -> Answer<()> {
         code::NOT_EMPTY => return Err(Fault::NotEmpty),
         code::BAD_VERSION => return Err(Fault::BadVersion),
         code::NO_AUTH => return Err(Fault::NoAuth),
-        code::INVALID_ACL => return Err(Fault::InvalidAcl),
+        code::INVALID_ACL => return Err(Fault::InvalidAcl(String::new())),
+        code::QUOTA_EXCEEDED => return Err(Fault::QuotaExceeded),
+        code::LOCAL_SESSION => return Err(Fault::LocalSession),
         code::MARSHALLING => return Err(Fault::too_large()),
         code::THROTTLED => return Err(Fault::Busy),
         code::UNIMPLEMENTED => return Err(Fault::Unknown),

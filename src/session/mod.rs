@@ -12,6 +12,8 @@
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
 //!   that ask the same).
 //! - In the background: [`reaper`] (deletes), [`callback_threads`] and [`event_reports`] (of events), on [`thread_pool`].
+//! - [`owned_nodes`]: the ephemeral nodes of a session, and creates of them that got no answer
+//!   ([`creates_in_doubt`]), whose nodes [`look_for_strays`] finds.
 //! - [`child_names`]: lists of children. [`create_parents`]: creates nodes and their missing parents.
 
 #[cfg(feature = "zookeeper")]
@@ -26,9 +28,12 @@ pub(crate) mod client_shared_state;
 pub(crate) mod connection;
 mod connection_over_link;
 pub(crate) mod create_parents;
+pub(crate) mod creates_in_doubt;
 pub(crate) mod event_reports;
+mod look_for_strays;
 pub(crate) mod notify;
 pub(crate) mod one_session;
+pub(crate) mod owned_nodes;
 pub(crate) mod pending_reply;
 pub(crate) mod reaper;
 pub(crate) mod request_purpose;

@@ -1,12 +1,15 @@
 //! One session: its verbs, its state and watches, and what its callers share.
 
 use std::borrow::Cow;
+#[cfg(test)]
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::connection::{Answer, Ensemble, Fault, Names, SessionRecords, Stat};
 use super::notify::Waiter;
+use super::owned_nodes::OwnedNodes;
 use super::requests::Verbs;
 use super::single_flight::SingleFlight;
 use super::status::Status;
@@ -15,8 +18,9 @@ use super::wait_limit::Wait;
 use super::watch_dispatch::Watches;
 use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
-use crate::path;
-use crate::rt::{Deadline, Mutex};
+#[cfg(test)]
+use crate::rt::Mutex;
+use crate::rt::{self, Deadline};
 
 /// See the module. It never comes back once it has ended.
 #[derive(Debug)]
@@ -32,17 +36,18 @@ struct SharedParts {
     watches: Arc<Watches>,
     listings: SingleFlight<Answer<Option<Names>>>,
     lists: SingleFlight<Answer<Option<(Names, Stat)>>>,
-    leaving: Mutex<BTreeSet<String>>,
-    /// All paths that were ever among these, for checks in tests.
+    /// All paths of nodes that were ever about to be deleted, for checks in tests.
     #[cfg(test)]
     left: Mutex<BTreeSet<String>>,
 }
 
 impl Session {
     /// Opens a session within the connect timeout; `stop` is called whenever the waiter's bell is
-    /// rung.
+    /// rung. `paths_limit` is that of [`OwnedNodes`]. One that `replaces` another is not replaced itself for two session
+    /// timeouts: servers may close each connection at the same request.
     pub(crate) fn open(
         ensemble: &dyn Ensemble,
+        (paths_limit, replaces): (usize, bool),
         waiter: &Waiter,
         stop: impl Fn() -> bool,
         on_notice: impl Fn(Notice) + Send + 'static,
@@ -60,9 +65,14 @@ impl Session {
                 on_notice(notice);
             }),
         };
+        let connection = ensemble.open(records, waiter, &stop)?;
+        let rest = if replaces { connection.info().timeout * 2 } else { Duration::ZERO };
+        let may_end_from = rt::now().checked_add(rest).filter(|_| !connection.is_handle());
+        let owned = OwnedNodes::new(paths_limit, may_end_from, Arc::clone(&status));
         let verbs = Verbs::new(
-            ensemble.open(records, waiter, &stop)?,
+            connection,
             Arc::clone(&watches),
+            Arc::new(owned),
             ensemble.unsupported_operations(),
         );
         let shared = Arc::new(SharedParts {
@@ -70,7 +80,6 @@ impl Session {
             watches,
             listings: SingleFlight::default(),
             lists: SingleFlight::default(),
-            leaving: Mutex::default(),
             #[cfg(test)]
             left: Mutex::default(),
         });
@@ -160,7 +169,7 @@ impl Session {
     pub(crate) fn leaves(&self, path: &str) {
         #[cfg(test)]
         self.shared.left.lock().insert(path.to_owned());
-        self.shared.leaving.lock().insert(path.to_owned());
+        self.verbs.owned().leave(path);
     }
 
     #[cfg(all(test, not(shuttle)))]
@@ -168,16 +177,27 @@ impl Session {
         self.shared.left.lock().contains(path)
     }
 
-    /// Notes that the node is deleted, or cannot be.
-    pub(crate) fn leaves_no_more(&self, path: &str) {
-        self.shared.leaving.lock().remove(path);
-    }
-
     /// The names of the parent's children that are about to be deleted.
     pub(crate) fn leaving(&self, parent: &str) -> Vec<String> {
-        let leaving = self.shared.leaving.lock();
-        let inside = leaving.iter().filter(|path| path::parent(path) == parent);
-        inside.map(|path| path::last(path).to_owned()).collect()
+        self.verbs.owned().leaving(parent)
+    }
+
+    /// Before the session ends: deletes its nodes by then, if they are so many that its end would be too large. Whoever
+    /// holds one of them knows first that it is lost.
+    pub(super) fn delete_many_owned(&self, until: Deadline) {
+        let nodes = self.verbs.owned().to_delete_at_end();
+        if !nodes.is_empty() && self.shared.status.now().is_usable() {
+            self.shared.status.note(Notice::Ended(End::Closed));
+            let limit = Wait::from(until);
+            let verbs = self.verbs.within(TimeLimit::new(&limit));
+            verbs.delete_each(&nodes);
+        }
+    }
+
+    /// Ends the session, in which nothing is held: what may still be carried out of it matters to nobody.
+    pub(super) fn replace(&self) {
+        self.shared.status.note(Notice::Ended(End::Replaced));
+        self.verbs.close(End::Replaced, self.verbs.info().timeout * 2);
     }
 }
 
@@ -235,6 +255,11 @@ pub(crate) fn ended(end: End) -> Error {
             ErrorKind::Closed,
             "the client, or the program's ZooKeeper handle that it uses, is closed",
         ),
+        End::Replaced => Error::new(
+            ErrorKind::SessionLost,
+            "the client has opened another session, as a request of this one that got no answer could still have \
+             been carried out",
+        ),
     }
 }
 
@@ -255,8 +280,8 @@ mod tests {
     use crate::session::connection::{
         Answered, Connection, Created, Info, OnReply, Reply, Request, Submission, Waits,
     };
+    use crate::session::creates_in_doubt::StillMeant;
     use std::thread;
-    use std::time::Duration;
 
     const SOON: Duration = Duration::from_secs(20);
 
@@ -282,7 +307,7 @@ mod tests {
             Info::default()
         }
 
-        fn close(&self, _give_up_after: Duration) {}
+        fn close(&self, _why: End, _give_up_after: Duration) {}
     }
 
     impl Ensemble for Passes {
@@ -302,7 +327,9 @@ mod tests {
 
     fn session() -> (Arc<Session>, Receiver<(Request, OnReply)>) {
         let (asks, asked) = unbounded();
-        let session = Session::open(&Passes(asks), &Waiter::new(), || false, drop).unwrap();
+        let session =
+            Session::open(&Passes(asks), (usize::MAX, false), &Waiter::new(), || false, drop)
+                .unwrap();
         (Arc::new(session), asked)
     }
 
@@ -367,7 +394,10 @@ mod tests {
         let (enters, token) = (Arc::clone(&session), cancel.clone());
         let call = thread::spawn(move || {
             let made = move |made| tell.send(made).unwrap();
-            let enter = |session: &Session| session.enter("/a/x-", &[], &[], Box::new(made));
+            let enter = |session: &Session| {
+                let meant = StillMeant::default();
+                session.enter("/a/x-", &[], &[], &meant, Box::new(made))
+            };
             enters.ask(&Wait::from(&token), enter)
         });
         let [(_, on_create), (_, on_list)] = [(); 2].map(|()| asked.recv_timeout(SOON).unwrap());

@@ -204,7 +204,7 @@ mod tests {
             Info::default()
         }
 
-        fn close(&self, _give_up_after: Duration) {}
+        fn close(&self, _why: End, _give_up_after: Duration) {}
     }
 
     #[test]

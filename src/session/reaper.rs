@@ -113,9 +113,9 @@ impl Reaper {
         let on_answer = move |answer: Answer<()>| {
             if let Some(session) = owner.upgrade() {
                 match answer {
-                    Ok(()) | Err(Fault::NoNode | Fault::SessionEnded) => {
-                        session.leaves_no_more(&node);
-                    }
+                    Ok(()) => session.owned().deleted(&node),
+                    Err(Fault::NoNode) => session.owned().forget(&node),
+                    Err(Fault::SessionEnded) => {}
                     Err(Fault::ConnectionLoss | Fault::Busy) => reaper.delete(&session, node),
                     Err(_) => reaper.insist(&session, node),
                 }
@@ -166,7 +166,7 @@ impl Reaper {
     /// Deletes a node whose deletion the server refused before: as long as it exists, it is in the
     /// way of all other contenders.
     pub(crate) fn insist(self: &Arc<Self>, session: &Arc<Session>, path: String) {
-        session.leaves_no_more(&path);
+        session.owned().stay(&path);
         self.add(session, TaskKind::Node(PendingNode::new(path, &self.tell)), rt::now());
     }
 
@@ -402,13 +402,10 @@ impl Task {
 
 fn delete(session: &Session, path: &str) -> Answer<()> {
     match session.delete(path) {
-        Ok(()) | Err(Fault::NoNode) => {
-            session.leaves_no_more(path);
-            Ok(())
-        }
+        Ok(()) | Err(Fault::NoNode) => Ok(()),
         Err(fault) => {
             if fault != Fault::ConnectionLoss {
-                session.leaves_no_more(path);
+                session.owned().stay(path);
             }
             Err(fault)
         }

@@ -62,13 +62,9 @@ impl Purpose {
                 let message = format!("not authorized to {tried}: requires {needs}");
                 return Error::new(ErrorKind::NotAuthorized, message).on(node);
             }
-            Fault::InvalidAcl => {
-                let message = format!(
-                    "could not {tried}: the server does not accept the ACL; an entry for the \
-                     creator needs a client with credentials"
-                );
-                return Error::new(ErrorKind::InvalidArgument, message).on(node);
-            }
+            Fault::InvalidAcl(_) => ErrorKind::InvalidArgument,
+            Fault::QuotaExceeded => ErrorKind::QuotaExceeded,
+            Fault::LocalSession => ErrorKind::Unsupported,
             Fault::TooLarge(_) => ErrorKind::TooLarge,
             Fault::System(_) => ErrorKind::System,
             Fault::ConnectionLoss if changes => ErrorKind::ConnectionLoss,

@@ -14,11 +14,13 @@ use super::connection::{
     Answer, Answered, Connection, Created, Enqueued, Fault, Found, IsWanted, Names, NodeKind,
     OnAnswer, OnReply, Reply, Request, Stat, Step, Submission, Transacted, Waits, or_none,
 };
+use super::creates_in_doubt::StillMeant;
 use super::notify::Waiter;
+use super::owned_nodes::{NodeInMaking, OwnedNodes};
 use super::pending_reply::PendingReply;
 use super::time_limit::TimeLimit;
 use super::watch_dispatch::{WatchKind, Watches};
-use crate::acl::Acl;
+use crate::acl::{Acl, why_refused};
 use crate::connection_notice::{End, Info};
 use crate::link::reading_turn::AwaitsServer;
 use crate::link::unsupported_operations::UnsupportedOperations;
@@ -46,6 +48,7 @@ const ATTEMPTS: u32 = 15;
 pub(crate) struct Verbs {
     connection: Arc<dyn Connection>,
     watches: Arc<Watches>,
+    owned: Arc<OwnedNodes>,
     limit: Option<TimeLimit>,
     /// Many servers close the connection instead of an answer to these: this is remembered so that no
     /// other connection is lost for it.
@@ -84,6 +87,14 @@ pub(crate) fn read_each_by<E>(
         all[at] = found;
     }
     Ok(all)
+}
+
+/// The same fault; of a refused ACL, it says which entry may be to blame.
+fn naming_entry(fault: Fault, acl: &[Acl]) -> Fault {
+    match fault {
+        Fault::InvalidAcl(_) => Fault::InvalidAcl(why_refused(acl)),
+        fault => fault,
+    }
 }
 
 fn strange<T>(reply: &Reply) -> Answer<T> {
@@ -153,9 +164,10 @@ impl Verbs {
     pub(super) fn new(
         connection: Box<dyn Connection>,
         watches: Arc<Watches>,
+        owned: Arc<OwnedNodes>,
         unknown: Arc<UnsupportedOperations>,
     ) -> Verbs {
-        Verbs { connection: connection.into(), watches, limit: None, unknown }
+        Verbs { connection: connection.into(), watches, owned, limit: None, unknown }
     }
 
     /// The same, for a caller with a time limit.
@@ -163,6 +175,7 @@ impl Verbs {
         Verbs {
             connection: Arc::clone(&self.connection),
             watches: Arc::clone(&self.watches),
+            owned: Arc::clone(&self.owned),
             limit: Some(limit),
             unknown: Arc::clone(&self.unknown),
         }
@@ -175,6 +188,11 @@ impl Verbs {
     /// Whether the caller's time limit is over.
     fn is_over(&self) -> bool {
         self.limit().is_some_and(TimeLimit::is_over)
+    }
+
+    /// The ephemeral nodes of the session.
+    pub(crate) fn owned(&self) -> &OwnedNodes {
+        &self.owned
     }
 
     // ----- asking
@@ -294,17 +312,39 @@ impl Verbs {
         acl: &[Acl],
         kind: NodeKind,
     ) -> Answer<Created> {
-        let ask = |kind| self.ask(|| Request::create(path, data, acl, kind));
-        if kind != NodeKind::Container {
-            return ask(kind).and_then(created);
+        if kind.is_ephemeral() {
+            return self.create_owned(path, data, acl, (kind, false), None, &mut None);
         }
+        if kind == NodeKind::Container {
+            return self.create_container(path, data, acl, &mut None).map(|(made, _)| made);
+        }
+        let made = self.ask(|| Request::create(path, data, acl, kind));
+        made.map_err(|fault| naming_entry(fault, acl)).and_then(created)
+    }
+
+    /// Creates a container, and says so; at servers that know none a plain node. `late` is as in
+    /// [`enter`](Verbs::enter), for a container.
+    pub(crate) fn create_container(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        late: &mut Option<OnAnswer<Created>>,
+    ) -> Answer<(Created, bool)> {
         if self.knows_containers()? {
-            match ask(kind) {
+            let mut late = late.take().map(|late| on_late(late, created));
+            let create = || Request::create(path, data, acl, NodeKind::Container);
+            match self.patiently(|| self.ask_once_or(create(), &mut late)) {
                 Err(Fault::Unknown) => self.unknown.learn(op::CREATE_CONTAINER, Moment::now()),
-                answer => return answer.and_then(created),
+                // A handle cannot make one.
+                answer => {
+                    let is_container = !self.connection.is_handle();
+                    let made = answer.map_err(|fault| naming_entry(fault, acl)).and_then(created);
+                    return made.map(|made| (made, is_container));
+                }
             }
         }
-        ask(NodeKind::Persistent).and_then(created)
+        self.create(path, data, acl, NodeKind::Persistent).map(|made| (made, false))
     }
 
     /// Whether to ask the servers for a container. While it is in doubt whether they know what that is,
@@ -327,36 +367,115 @@ impl Verbs {
 
     /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip
     /// if possible. If the caller's time limit is over before the answer comes, `late` is called
-    /// with it, on a thread on which it may only signal; with an ended session if it will never come.
+    /// with it, on a thread on which it may only signal; with an ended session if it will never come. After a
+    /// lost answer the node may still be made at any time: as long as `meant` lives, the caller may
+    /// [own](OwnedNodes::own) it; after that it is deleted when it appears.
     pub(crate) fn enter(
         &self,
         path: &str,
         data: &[u8],
         acl: &[Acl],
+        meant: &StillMeant,
         late: OnAnswer<Created>,
     ) -> Answer<Enqueued> {
         let mut late = Some(on_late(late, created));
         self.patiently(|| {
             let create = Request::create(path, data, acl, NodeKind::Contender);
             let list = Request::children(path::parent(path), false);
-            let [made, siblings] = self.ask_together([create, list], &mut late);
-            let made = made.and_then(created)?;
-            Ok(Enqueued { made, siblings: siblings.and_then(names).ok() })
+            let making = self.owned.begin(path, NodeKind::Contender, true)?;
+            let ask = |late: &mut _| {
+                let [made, siblings] = self.ask_together([create, list], late);
+                let made = made.map_err(|fault| naming_entry(fault, acl)).and_then(created);
+                (made, siblings)
+            };
+            let (made, siblings) = self.making(making, Some(meant), &mut late, ask);
+            Ok(Enqueued { made: made?, siblings: siblings.and_then(names).ok() })
         })
     }
 
-    /// As `create`, of an ephemeral node under a name that others may want, too; `late` as in
+    /// As `create`, of an ephemeral node under a name that others may want, too; `meant` and `late` as in
     /// [`enter`](Verbs::enter).
     pub(crate) fn create_named(
         &self,
         path: &str,
         data: &[u8],
         acl: &[Acl],
+        meant: &StillMeant,
         late: OnAnswer<Created>,
     ) -> Answer<Created> {
         let mut late = Some(on_late(late, created));
-        let create = || Request::create(path, data, acl, NodeKind::Named);
-        self.patiently(|| self.ask_once_or(create(), &mut late)).and_then(created)
+        self.create_owned(path, data, acl, (NodeKind::Named, true), Some(meant), &mut late)
+    }
+
+    /// As `create`, of an ephemeral node under a name that no other call knows; `meant` as in
+    /// [`enter`](Verbs::enter).
+    pub(crate) fn create_unique(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        meant: &StillMeant,
+    ) -> Answer<Created> {
+        self.create_owned(path, data, acl, (NodeKind::Ephemeral, true), Some(meant), &mut None)
+    }
+
+    fn create_owned(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        (kind, is_ours): (NodeKind, bool),
+        meant: Option<&StillMeant>,
+        late: &mut Option<OnAnswer<Reply>>,
+    ) -> Answer<Created> {
+        self.patiently(|| {
+            let making = self.owned.begin(path, kind, is_ours)?;
+            let create = Request::create(path, data, acl, kind);
+            let ask = |late: &mut _| {
+                let made = self.ask_once_or(create, late);
+                (made.map_err(|fault| naming_entry(fault, acl)).and_then(created), ())
+            };
+            self.making(making, meant, late, ask).0
+        })
+    }
+
+    /// Asks for a node to be made, and notes what becomes of it; `late` is as in `ask_once_or`.
+    fn making<T>(
+        &self,
+        making: NodeInMaking,
+        meant: Option<&StillMeant>,
+        late: &mut Option<OnAnswer<Reply>>,
+        ask: impl FnOnce(&mut Option<OnAnswer<Reply>>) -> (Answer<Created>, T),
+    ) -> (Answer<Created>, T) {
+        // Without a limit, the answer is waited for.
+        if self.limit.is_none() {
+            let asked = ask(late);
+            making.settle(&asked.0, meant);
+            return asked;
+        }
+        let making = Arc::new(making);
+        let (told, mut then) = (Arc::clone(&making), late.take());
+        let was_given = then.is_some();
+        let mut noted: Option<OnAnswer<Reply>> = Some(Box::new(move |reply: Answer<Reply>| {
+            told.settle(&reply.clone().and_then(created), None);
+            if let Some(late) = then.take() {
+                late(reply);
+            }
+        }));
+        let is_over = self.is_over();
+        let asked = ask(&mut noted);
+        match noted {
+            // It was not sent.
+            Some(_) if is_over => making.settle(&Err(Fault::Busy), None),
+            Some(_) => making.settle(&asked.0, meant),
+            // It is not known yet: the answer will be noted when it comes.
+            None => {}
+        }
+        // A further attempt has the same caller.
+        if was_given {
+            *late = noted;
+        }
+        asked
     }
 
     pub(crate) fn delete(&self, path: &str) -> Answer<()> {
@@ -365,14 +484,33 @@ impl Verbs {
 
     /// Deletes the node if its data has this version; `None` means any.
     pub(crate) fn delete_version(&self, path: &str, version: Option<i32>) -> Answer<()> {
-        self.ask(|| Request::One(Step::Delete { path: path.to_owned(), version })).map(drop)
+        let deleted =
+            self.ask(|| Request::One(Step::Delete { path: path.to_owned(), version })).map(drop);
+        self.note_deleted(path, &deleted);
+        deleted
+    }
+
+    fn note_deleted(&self, path: &str, deleted: &Answer<()>) {
+        match deleted {
+            Ok(()) => self.owned.deleted(path),
+            Err(Fault::NoNode) => self.owned.forget(path),
+            Err(_) => {}
+        }
+    }
+
+    /// Deletes the nodes, in as few round trips as possible.
+    pub(super) fn delete_each(&self, paths: &[String]) {
+        self.ask_each(paths, Request::delete, Ok);
     }
 
     /// As `delete`. If the caller's time limit is over before the answer comes, `late` is called
     /// with it, on a thread on which it may only signal.
     pub(crate) fn delete_or(&self, path: &str, late: OnAnswer<()>) -> Answer<()> {
         let mut late = Some(on_late(late, |_| Ok(())));
-        self.patiently(|| self.ask_once_or(Request::delete(path), &mut late)).map(drop)
+        let ask = || self.ask_once_or(Request::delete(path), &mut late);
+        let deleted = self.patiently(ask).map(drop);
+        self.note_deleted(path, &deleted);
+        deleted
     }
 
     /// Deletes the node that transaction `czxid` created; `NoNode` if it is gone, even if another
@@ -380,12 +518,14 @@ impl Verbs {
     /// cannot be told apart.
     pub(crate) fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
         // Looks again each time: the node may have been replaced meanwhile.
-        self.patiently(|| match self.confirm_once(path) {
+        let deleted = self.patiently(|| match self.confirm_once(path) {
             Ok(Some(stat)) if stat.czxid != czxid => Err(Fault::NoNode),
             Ok(None) => Err(Fault::NoNode),
             Ok(Some(_)) | Err(Fault::NoAuth) => self.ask_once(Request::delete(path)).map(drop),
             Err(fault) => Err(fault),
-        })
+        });
+        self.note_deleted(path, &deleted);
+        deleted
     }
 
     /// Replaces the node's data.
@@ -405,7 +545,8 @@ impl Verbs {
     }
 
     pub(crate) fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<()> {
-        self.ask(|| Request::SetAcl { path: path.to_owned(), acl: acl.to_vec() }).map(drop)
+        let set = self.ask(|| Request::SetAcl { path: path.to_owned(), acl: acl.to_vec() });
+        set.map(drop).map_err(|fault| naming_entry(fault, acl))
     }
 
     /// Carries out all of these steps as one, or none of them; then it returns the fault of the
@@ -417,10 +558,65 @@ impl Verbs {
     /// Carries out all of these steps as one, or none of them; returns what each has done, or which
     /// failed.
     pub(crate) fn commit(&self, steps: &[Step]) -> Answer<Transacted> {
-        self.ask(|| Request::Transact(steps.to_vec())).and_then(|reply| match reply {
-            Reply::Transacted(transacted) => Ok(transacted),
-            other => strange(&other),
-        })
+        let mut making = Vec::new();
+        for step in steps {
+            if let Step::Create { path, kind, .. } = step {
+                if kind.is_ephemeral() {
+                    making.push(self.owned.begin(path, *kind, false)?);
+                }
+            }
+        }
+        let reply = self.ask(|| Request::Transact(steps.to_vec()))?;
+        let Reply::Transacted(transacted) = reply else { return strange(&reply) };
+        if let Ok(done) = &transacted {
+            self.note_steps(steps, done, making);
+        }
+        Ok(transacted.map_err(|(place, fault)| {
+            let fault = match steps.get(place) {
+                Some(Step::Create { acl, .. }) => naming_entry(fault, acl),
+                _ => fault,
+            };
+            (place, if fault == Fault::SessionEnded { self.why_no_session(steps) } else { fault })
+        }))
+    }
+
+    /// Notes which nodes of the session a transaction has made, and which it has deleted.
+    fn note_steps(&self, steps: &[Step], done: &[Reply], making: Vec<NodeInMaking>) {
+        let mut making = making.into_iter();
+        for (step, reply) in steps.iter().zip(done) {
+            match (step, reply) {
+                (Step::Delete { path, .. }, _) => self.owned.deleted(path),
+                (Step::Create { kind, .. }, Reply::Created(made)) if kind.is_ephemeral() => {
+                    making.next().iter().for_each(|one| one.settle(&Ok(made.clone()), None));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A write that changes nothing. Only a write is sure to be refused if the leader takes another server to serve the
+    /// session: by the loss of the connection.
+    pub(super) fn probe(&self) -> Answer<()> {
+        /// A node that does not exist, and a version that no node has.
+        const NOWHERE: &str = "/zklock-nowhere/nothing";
+        match self.delete_version(NOWHERE, Some(i32::MAX)) {
+            Err(fault) if fault.is_loss() => Err(fault),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why a step of a transaction failed as if the session had ended. A server also says so of a local session
+    /// that it must not upgrade, so a write is asked whether the session lives. The transaction changed nothing.
+    fn why_no_session(&self, steps: &[Step]) -> Fault {
+        let is_owned =
+            |step: &Step| matches!(step, Step::Create { kind, .. } if kind.is_ephemeral());
+        match self.probe() {
+            Err(_) => Fault::SessionEnded,
+            Ok(()) if steps.iter().any(is_owned) => Fault::LocalSession,
+            Ok(()) => {
+                Fault::Refused("a step failed as if the session had ended, but it lives".to_owned())
+            }
+        }
     }
 
     /// Sends the deletion of a node, and returns when the request is certain to reach the server if
@@ -435,6 +631,13 @@ impl Verbs {
     /// Asks for a node's deletion without waiting.
     pub(crate) fn delete_soon(&self, path: &str) {
         self.submit(Request::delete(path), Box::new(drop));
+    }
+
+    /// Asks, once and without waiting, for the deletion of a container that this session has made, and in
+    /// which it has made nothing. The server refuses that if others have.
+    pub(crate) fn delete_unused_soon(&self, path: &str) {
+        let delete = Step::Delete { path: path.to_owned(), version: Some(0) };
+        self.submit(Request::One(delete), Box::new(drop));
     }
 
     // ----- requests that read
@@ -717,9 +920,9 @@ impl Verbs {
         self.connection.info()
     }
 
-    /// Ends the session; stops trying after `give_up_after`.
-    pub(crate) fn close(&self, give_up_after: Duration) {
-        self.connection.close(give_up_after);
+    /// See [`Connection::close`].
+    pub(crate) fn close(&self, why: End, give_up_after: Duration) {
+        self.connection.close(why, give_up_after);
     }
 }
 
@@ -754,7 +957,7 @@ mod tests {
             Info { session: 1, ..Info::default() }
         }
 
-        fn close(&self, _give_up_after: Duration) {}
+        fn close(&self, _why: End, _give_up_after: Duration) {}
     }
 
     #[test]
@@ -762,7 +965,8 @@ mod tests {
         for (is_certain, expected) in [(true, &["submit"][..]), (false, &["submit", "flush"])] {
             let said = Arc::default();
             let notes = Notes { is_certain, said: Arc::clone(&said) };
-            let verbs = Verbs::new(Box::new(notes), Arc::default(), Arc::default());
+            let owned = Arc::new(OwnedNodes::new(usize::MAX, None, Arc::default()));
+            let verbs = Verbs::new(Box::new(notes), Arc::default(), owned, Arc::default());
             verbs.let_go("/a", Deadline::NEVER, Box::new(drop));
             assert_eq!(*said.lock(), expected);
         }

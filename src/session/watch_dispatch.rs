@@ -190,6 +190,15 @@ impl Watches {
         }
     }
 
+    /// Whether any call waits for the node.
+    #[cfg_attr(
+        not(feature = "zookeeper"),
+        expect(dead_code, reason = "for connections other than the link")
+    )]
+    pub(crate) fn is_awaited(&self, path: &str) -> bool {
+        self.table.lock().entries.contains_key(path)
+    }
+
     /// Whether no call waits for any node, and so no lock is held.
     pub(crate) fn is_empty(&self) -> bool {
         self.table.lock().entries.is_empty()

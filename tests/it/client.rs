@@ -505,6 +505,13 @@ fn a_session_timeout_below_two_usual_ticks_is_warned_of_once() {
     let long_enough = connect(4).unwrap();
     assert_eq!(warnings(), 0, "{:?}", logs.warnings());
     let clients = [connect(3).unwrap(), connect(2).unwrap()];
+    eventually(LONG, "the warning", || warnings() > 0);
+    // Lines are written in their order, and a loss comes after all of this.
+    drop(mutex(&clients[1], &site.base, "a").lock().unwrap());
+    site.server().restart();
+    eventually(LONG, "a later line", || {
+        logs.warnings().iter().any(|one| one.contains("lost its connection"))
+    });
     assert_eq!(warnings(), 1, "{:?}", logs.warnings());
     site.finish(clients.into_iter().chain([long_enough]));
 }

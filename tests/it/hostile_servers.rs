@@ -65,9 +65,12 @@ fn witness() -> &'static Witness {
 }
 
 impl Witness {
-    fn warned_of(&self, part: &str) -> bool {
+    /// Waits until this was warned of: lines of the link are written by a thread of their own.
+    fn wait_for_warning(&self, part: &str) {
         // If tests share a process, another test may have set another logger first.
-        !alone() || self.logs.warnings().iter().any(|warning| warning.contains(part))
+        eventually(LONG, part, || {
+            !alone() || self.logs.warnings().iter().any(|warning| warning.contains(part))
+        });
     }
 
     fn assert_calm(&self) {
@@ -376,7 +379,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
     assert_eq!(zk.session_id(), session);
     // Of many short-lived connections in a row only some are logged.
     for why in ["a frame shorter than its header", "lost its connection"] {
-        assert!(witness.warned_of(why), "{:?}", witness.logs.warnings());
+        witness.wait_for_warning(why);
     }
     assert_eq!(lock.contenders().unwrap(), []);
     drop(lock);
@@ -408,7 +411,7 @@ fn a_reply_that_never_ends_is_not_waited_for() {
         guard.unlock().unwrap();
     }
     assert_eq!(zk.session_id(), session);
-    assert!(witness.warned_of("no answer for"));
+    witness.wait_for_warning("no answer for");
     witness.assert_calm();
     drop(lock);
     site.finish([zk]);
@@ -492,7 +495,7 @@ fn a_reply_beyond_the_limit_fails_its_call_and_not_the_connection() {
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     lock.try_lock_for(LONG).unwrap().expect("a lock").unlock().unwrap();
     assert_eq!((liar.connections(), zk.session_id()), (connections, session));
-    assert!(witness.warned_of("over the limit"));
+    witness.wait_for_warning("over the limit");
     witness.assert_calm();
     drop(lock);
     site.finish([zk]);
@@ -676,7 +679,7 @@ fn one_good_host_among_liars_is_enough() {
     }
     let error = Client::builder(&liar.hosts()).connect_timeout(ms(500)).connect().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
-    assert!(witness.warned_of("does not speak ZooKeeper's protocol"));
+    witness.wait_for_warning("does not speak ZooKeeper's protocol");
     witness.assert_calm();
     site.finish([]);
 }

@@ -99,9 +99,9 @@ fn an_ensemble_that_was_made_anew_is_told_from_an_outage() {
     assert_ne!(zk.session_id(), session);
     again.unlock().unwrap();
     drop(guard);
-    let warnings = logs.warnings();
-    let told = |words: &str| warnings.iter().filter(|line| line.contains(words)).count();
-    assert_eq!(told("the ensemble has lost data, or was made anew"), 1, "{warnings:#?}");
+    let told = |words: &str| logs.warnings().iter().filter(|line| line.contains(words)).count();
+    eventually(LONG, "the warning", || told("the ensemble has lost data, or was made anew") > 0);
+    assert_eq!(told("the ensemble has lost data, or was made anew"), 1, "{:#?}", logs.warnings());
     drop(lock);
     site.finish([zk]);
 }

@@ -1,15 +1,20 @@
-//! A program's logger that panics, like one that prints to a pipe without a reader.
+//! Loggers of programs: one that panics, like one that prints to a pipe without a reader, and ones that use the
+//! client, or block.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
-use zklock::{LossReason, SessionState};
+use zklock::{Client, ErrorKind, LossReason, SessionState};
 
+use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
-use crate::support::{QUIET, eventually, skip_unless_alone, skip_without_server, strict};
+use crate::support::stopwatch::{Stopwatch, Took};
+use crate::support::{
+    QUIET, connecting, eventually, skip_unless_alone, skip_without_server, strict,
+};
 
 const SOON: Duration = Duration::from_secs(15);
 
@@ -72,5 +77,68 @@ fn a_logger_that_panics_ends_neither_session_nor_call_and_keeps_no_loss_secret()
 
     assert!(LINES.load(Ordering::SeqCst) < 1_000, "too many log lines: a busy loop");
     drop((kept, odd));
+    site.finish([zk]);
+}
+
+/// A program's logger that uses the client itself, as one that adds the lock's holder to each line.
+struct Asks;
+
+static ASKED: Mutex<Option<(Client, String)>> = Mutex::new(None);
+/// Each line with how long the logger's own request took and whether it was answered.
+static SEEN: Mutex<Vec<(String, Took, bool)>> = Mutex::new(Vec::new());
+
+impl Log for Asks {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let asked = ASKED.lock().unwrap().clone();
+        let Some((zk, path)) = asked.filter(|_| record.target() == "zklock::link") else { return };
+        let watch = Stopwatch::start();
+        let is_answered = zk.znode(&path).stat().is_ok();
+        let line = record.args().to_string();
+        SEEN.lock().unwrap().push((line, watch.took(), is_answered));
+    }
+
+    fn flush(&self) {}
+}
+
+#[test]
+fn a_logger_that_uses_the_client_holds_nobody_up() {
+    skip_without_server!();
+    skip_unless_alone!();
+    log::set_logger(&Asks).unwrap();
+    log::set_max_level(LevelFilter::Trace);
+    let site = Site::own("asks");
+    let proxy = Proxy::start(site.server().addr());
+    let builder = connecting(&proxy.hosts()).session_timeout(Duration::from_secs(12));
+    let zk = builder.max_reply(64 << 10).connect().unwrap();
+    let (session, large) = (zk.session_id(), format!("{}/large", site.base));
+    let guard = strict(&zk, &site.base, "kept").lock().unwrap();
+    site.raw().create(&large, &vec![7; 100 << 10], Kind::Persistent).unwrap();
+    *ASKED.lock().unwrap() = Some((zk.clone(), guard.path().to_owned()));
+    let is_seen = |part: &str| SEEN.lock().unwrap().iter().any(|(line, ..)| line.contains(part));
+
+    // A reply that is too large, which this thread reads.
+    let watch = Stopwatch::start();
+    assert_eq!(zk.znode(&large).read().unwrap_err().kind(), ErrorKind::TooLarge);
+    assert!(watch.took().within(Duration::from_secs(1)), "{:?}", watch.took());
+    eventually(SOON, "the line of the large reply", || is_seen("is over the limit"));
+    // Heartbeats that are refused.
+    proxy.throttle(opcode::SYNC, 1);
+    eventually(SOON, "the line of a refused heartbeat", || is_seen("refuses to pass heartbeats"));
+    // A lost connection, and another one.
+    proxy.cut();
+    eventually(SOON, "the line of the loss", || is_seen("lost its connection"));
+    eventually(SOON, "the line of the connection", || is_seen("is served again"));
+
+    guard.ensure_held().unwrap();
+    assert_eq!(zk.session_id(), session);
+    for (line, took, is_answered) in SEEN.lock().unwrap().iter() {
+        assert!(*is_answered && took.within(Duration::from_secs(2)), "{line}: {took:?}");
+    }
+    *ASKED.lock().unwrap() = None;
+    drop(guard);
     site.finish([zk]);
 }

@@ -41,7 +41,7 @@ mod late_requests; // requests of a lost connection that are carried out after l
 mod lease; // how long locks stay certain: outages, pauses, throttling, servers with unequal limits
 mod lease_losses; // scenario 28a: the own clock is first, whichever server is cut off
 mod limits; // scenarios 14–22: trying, timeouts, cancelling
-mod logger; // a program's logger that panics
+mod logger; // a program's logger that panics, and one that uses the client
 mod maintenance; // locks that are held for maintenance
 mod multi_lock; // scenarios 5 and 64–67: reentrant locks and multi-locks
 mod mutex; // scenarios 1–13b
@@ -52,6 +52,7 @@ mod patience; // locks whose contenders have patience
 mod proxy; // the faulty network itself
 mod queue; // scenarios 79 and 80: queues
 mod refresh; // looks that repeat another one in few requests
+mod refusals; // quotas that are used up, and local sessions
 mod report; // what a client reports to the program, and how it starts
 mod retry; // limits on the retries of a call
 mod revocation; // scenario 68: asking holders to release, and forcing them
@@ -64,6 +65,7 @@ mod shared_value; // scenario 80: shared values and counters
 #[cfg(feature = "tls")]
 mod tls; // certificates and keys, and what is wrong with them
 mod two_phase_commit; // all participants commit, or all abort
+mod unused_lock_nodes; // lock nodes in which no contender was ever made
 mod versions; // older servers, and servers with smaller limits
 mod within; // calls bounded by a time, a token, or both
 mod znode; // data beside the locks, and transactions

@@ -193,8 +193,10 @@ fn a_loss_by_refused_heartbeats_is_told_as_that_and_warned_of_once() {
     assert!(lost.to_string().contains(&cause), "{lost}");
     let error = guard.ensure_held().unwrap_err().to_string();
     assert!(error.contains(&cause), "{error}");
-    let warned = logs.warnings().into_iter().filter(|text| text.contains("refuses to pass"));
-    assert_eq!(warned.count(), 1);
+    let is_of_this = |text: &String| text.contains("refuses to pass");
+    let warned = || logs.warnings().iter().filter(|text| is_of_this(text)).count();
+    eventually(SOON, "the warning", || warned() > 0);
+    assert_eq!(warned(), 1);
     assert!(proxy.throttled() > 1, "{} heartbeats were refused", proxy.throttled());
     drop((guard, lock));
     site.finish([zk]);

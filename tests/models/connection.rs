@@ -90,7 +90,7 @@ impl Connection for Wire {
         Info { session: self.session, timeout: TIMEOUT, ..Info::default() }
     }
 
-    fn close(&self, _give_up_after: Duration) {
+    fn close(&self, _why: End, _give_up_after: Duration) {
         self.world.have(self.session, Task::End(End::Closed));
     }
 }

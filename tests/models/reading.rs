@@ -149,7 +149,7 @@ impl Connection for Line {
         Info::default()
     }
 
-    fn close(&self, _give_up_after: Duration) {}
+    fn close(&self, _why: End, _give_up_after: Duration) {}
 }
 
 impl fmt::Debug for Line {

@@ -22,7 +22,8 @@ fn with_nodes(paths: &[&str]) -> (Arc<World>, Arc<Reaper>, Arc<Session>) {
     let reminded = reaper.clone();
     let on_notice = move |_| drop(reminded.retry());
     let servers = Servers(Arc::clone(&world));
-    let session = Session::open(&servers, &Waiter::new(), || false, on_notice).unwrap();
+    let session =
+        Session::open(&servers, (usize::MAX, false), &Waiter::new(), || false, on_notice).unwrap();
     (world, reaper, Arc::new(session))
 }
 

@@ -110,14 +110,14 @@ impl Connection for SimulatedConnection {
         Info { session, timeout, ..Info::default() }
     }
 
-    fn close(&self, give_up_after: Duration) {
-        self.world.act(|world| world.close(self.link, give_up_after));
+    fn close(&self, why: End, give_up_after: Duration) {
+        self.world.act(|world| world.close(self.link, why, give_up_after));
     }
 }
 
 impl Drop for SimulatedConnection {
     fn drop(&mut self) {
-        self.close(Duration::from_secs(1));
+        self.close(End::Closed, Duration::from_secs(1));
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) struct Tally {
     pub(super) deeds: u64,
     pub(super) failures: u64,
     pub(super) faults: u64,
+    /// How many requests were carried out after newer ones of their sessions.
+    pub(super) late: u64,
 }
 
 pub(super) struct Stage {
@@ -80,7 +82,17 @@ pub(super) fn perform(
     verbose: bool,
     cast: impl FnOnce(&Schedule) -> (Vec<usize>, Arc<dyn Play>),
 ) -> Result<Tally, String> {
-    perform_with(seed, verbose, true, cast)
+    perform_with(seed, verbose, Some(Faults::Planned), cast)
+}
+
+/// Performs a play in which requests of connections that were given up are carried out late, after newer
+/// ones. It has no other faults than those that the play makes itself.
+pub(super) fn perform_with_late_requests(
+    seed: u64,
+    actors: Vec<usize>,
+    play: Arc<dyn Play>,
+) -> Result<Tally, String> {
+    perform_with(seed, false, Some(Faults::LateRequests), |_| (actors, play))
 }
 
 /// Performs a play without any faults.
@@ -89,25 +101,32 @@ pub(super) fn perform_in_peace(
     actors: Vec<usize>,
     play: Arc<dyn Play>,
 ) -> Result<Tally, String> {
-    perform_with(seed, false, false, |_| (actors, play))
+    perform_with(seed, false, None, |_| (actors, play))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Faults {
+    Planned,
+    LateRequests,
 }
 
 fn perform_with(
     seed: u64,
     verbose: bool,
-    with_faults: bool,
+    with: Option<Faults>,
     cast: impl FnOnce(&Schedule) -> (Vec<usize>, Arc<dyn Play>),
 ) -> Result<Tally, String> {
     let (schedule, running) = Schedule::begin(seed, verbose);
     let plan = Plan::draw(&schedule);
     let (actors, play) = cast(&schedule);
-    let mut faults = if with_faults { plan.faults } else { Vec::new() };
+    let mut faults = if with == Some(Faults::Planned) { plan.faults } else { Vec::new() };
     faults.retain_mut(|(_, fault)| suits(fault, actors.len()));
     if verbose {
         schedule.say(&format!("{:#?} {faults:#?}", plan.habits));
     }
     schedule.set_lag(plan.lag);
-    let habits = Habits { reminds: false, ..plan.habits };
+    let late = (with == Some(Faults::LateRequests)).then_some(plan.habits.session_timeout * 3);
+    let habits = Habits { reminds: false, late, ..plan.habits };
     let stage = Arc::new(Stage {
         world: World::new(habits),
         habits,
@@ -141,7 +160,8 @@ fn perform_with(
     let end = move || ending.finish(&*playing, clients);
     let _ = schedule.within(usize::MAX, || schedule.start("end", end));
     let result = stage.run(&schedule, &*play);
-    let tally = stage.state.lock().tally;
+    let late = stage.world.look(|world| world.carried_out_late());
+    let tally = Tally { late, ..stage.state.lock().tally };
     if let Err(violation) = result {
         // Tasks that are in the middle of something must not go on.
         std::mem::forget((stage, play));
@@ -289,7 +309,10 @@ impl Stage {
         while self.state.lock().busy > 0 {
             schedule.pause(Duration::from_millis(50));
         }
+        let late_until = self.world.look(|world| world.late_until());
         let settled = schedule.time().max(self.calm) + self.habits.session_timeout * 4;
+        // By then a node that was made so late has been found and deleted.
+        let settled = settled.max(late_until + self.habits.session_timeout * 3);
         schedule.pause(settled - schedule.time());
         let client = self.client();
         play.end(self, &client);

@@ -12,6 +12,7 @@ mod adopted_handle;
 mod conform;
 mod connection;
 mod harness;
+mod late_requests;
 mod locks;
 mod plan;
 mod recipes;

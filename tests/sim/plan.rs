@@ -174,6 +174,7 @@ impl Plan {
             is_old: false,
             largest: None,
             tidies: [None, None, Some(ms(5)), Some(timeout / 4)][chance.below(4)],
+            late: [None, None, None, Some(timeout * 2)][chance.below(4)],
         };
         let version = chance.below(100);
         let habits = Habits {

@@ -91,7 +91,7 @@ fn of_everyone(acl: &[Acl]) -> Result<Option<Permissions>, Fault> {
     let anyone = |acl: &&Acl| acl.scheme == "world" && acl.id == "anyone";
     let known = |acl: &Acl| anyone(&acl) || acl.scheme == "digest";
     if acl.is_empty() || !acl.iter().all(known) {
-        return Err(Fault::InvalidAcl);
+        return Err(Fault::InvalidAcl(String::new()));
     }
     let granted = acl.iter().filter(anyone).map(|acl| acl.permissions);
     Ok(granted.reduce(|all, more| all | more))

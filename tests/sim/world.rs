@@ -61,6 +61,9 @@ pub(super) struct Habits {
     /// The longest time until the leader notices that a container has outlived its children and
     /// removes it; with `None` it never does.
     pub(super) tidies: Option<Duration>,
+    /// The longest time after which a request of a connection that was given up is still carried out,
+    /// even after newer ones of the same session; with `None` only until there is another connection.
+    pub(super) late: Option<Duration>,
 }
 
 /// The simulated ensemble with its clients.
@@ -83,6 +86,10 @@ pub(super) struct Inner {
     /// How many connections were lost.
     breaks: u64,
     down_until: Duration,
+    /// When the last request of a connection that was given up may be carried out.
+    late_until: Duration,
+    /// How many such requests were carried out after newer ones.
+    carried_out_late: u64,
     /// Which processes were stopped, and until when.
     stops: Vec<(Process, Duration)>,
     /// Which process panics, and after how many more requests.
@@ -137,6 +144,8 @@ struct SimulatedConnection {
     broken: bool,
     /// Whether the server has closed it, and accepts no more requests from it.
     deaf: bool,
+    /// Whether the leader takes another server to serve the session. Only a write tells.
+    moved: bool,
     to_server: VecDeque<Waiting>,
     /// Items with how many transactions the server had applied when it sent them.
     to_client: VecDeque<(usize, Item)>,
@@ -237,6 +246,10 @@ fn is_for_the_leader(request: &Request) -> bool {
     !matches!(operation(request), Operation::Read | Operation::Children | Operation::Unwatch)
 }
 
+fn is_write(request: &Request) -> bool {
+    is_for_the_leader(request) && *request != Request::Sync
+}
+
 /// Identifies one session of one client.
 pub(super) type LinkId = usize;
 
@@ -265,6 +278,8 @@ impl World {
                 asked: [0; OPERATIONS],
                 breaks: 0,
                 down_until: Duration::ZERO,
+                late_until: Duration::ZERO,
+                carried_out_late: 0,
                 stops: Vec::new(),
                 panics: None,
                 effects: Vec::new(),
@@ -585,7 +600,12 @@ impl Inner {
             self.later(then, move |inner| inner.serve(link, id));
             return;
         }
+        let has_moved = connection.moved;
         let Some(Waiting { number, request }) = connection.to_server.pop_front() else { return };
+        if has_moved && is_write(&request) {
+            self.lose_touch(link);
+            return self.hang_up(link, self.habits.latency);
+        }
         if self.habits.largest.is_some_and(|largest| size(&request) > largest) {
             self.lose_touch(link);
             return self.hang_up(link, self.habits.latency);
@@ -837,6 +857,7 @@ impl Inner {
             server,
             broken: false,
             deaf: false,
+            moved: false,
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
             held: VecDeque::new(),
@@ -952,13 +973,13 @@ impl Inner {
         self.links[link].session
     }
 
-    pub(super) fn close(&mut self, link: LinkId, give_up_after: Duration) {
+    pub(super) fn close(&mut self, link: LinkId, why: End, give_up_after: Duration) {
         if self.links[link].over {
             return;
         }
         if self.links[link].ended.is_none() {
             self.lose_touch(link);
-            self.end(link, End::Closed);
+            self.end(link, why);
         }
         self.links[link].give_up_at = schedule().time() + give_up_after;
         let arrival = self.arrival();
@@ -1025,20 +1046,32 @@ impl Inner {
             if place < at_once {
                 let _ = self.process(link, server, &request);
             } else if schedule().chance(50) {
-                at += schedule().some(mend.max(notice));
-                self.later(at, move |inner| {
-                    // A session with a newer connection accepts nothing from an old one.
-                    if inner.links[link].latest_connection == id {
-                        trace!("late: {request:?}");
-                        let _ = inner.process(link, server, &request);
-                    }
-                });
+                at += schedule().some(self.habits.late.unwrap_or(mend.max(notice)));
+                self.late_until = self.late_until.max(at);
+                self.later(at, move |inner| inner.carry_out_late(link, id, server, &request));
             } else {
                 break;
             }
         }
         self.lose_touch(link);
         self.hang_up(link, notice);
+    }
+
+    /// Carries out a request of a connection that is no more. A session with a newer connection accepts
+    /// nothing from an old one, unless the old one's server has asked for the session again meanwhile: the
+    /// leader then takes that server to serve it.
+    fn carry_out_late(&mut self, link: LinkId, id: u64, server: usize, request: &Request) {
+        let one = &mut self.links[link];
+        let is_overtaken = one.latest_connection != id;
+        if is_overtaken && (self.habits.late.is_none() || !is_write(request)) {
+            return;
+        }
+        if let Some(newer) = one.connection.as_mut().filter(|_| is_overtaken) {
+            newer.moved = true;
+        }
+        let answer = self.process(link, server, request);
+        trace!("session {}, late: {request:?} gets {answer:?}", self.links[link].session);
+        self.carried_out_late += u64::from(is_overtaken && answer.is_ok());
     }
 
     /// Closes a connection; the client notices it later.
@@ -1372,6 +1405,16 @@ impl Inner {
     /// Returns whether a process has a session that has not ended.
     pub(super) fn has_session(&self, process: Process) -> bool {
         self.links.iter().any(|link| link.process == process && link.ended.is_none())
+    }
+
+    /// Returns when the last request of a connection that was given up may be carried out.
+    pub(super) fn late_until(&self) -> Duration {
+        self.late_until
+    }
+
+    /// Returns how many requests were carried out after newer ones of their sessions.
+    pub(super) fn carried_out_late(&self) -> u64 {
+        self.carried_out_late
     }
 
     pub(super) fn asked(&self, operation: Operation) -> u64 {

@@ -9,6 +9,7 @@ use zklock::{Client, DistributedLock, ErrorKind};
 use super::doctor_all_locks::look_at_all;
 use super::doctor_clock::look_at_clock;
 use super::doctor_one_lock::look_at_lock;
+use super::doctor_quota::look_at_quota;
 use super::doctor_server_settings::{self, Server};
 use super::findings::{Findings, Level, joined};
 use super::four_letter_words::{self, Settings, Status};
@@ -40,6 +41,12 @@ pub(crate) fn doctor(global: &Global, options: &Doctor) -> Result<Exit, Failure>
             let base = global.base(path.filter(|_| options.all));
             let now = look_at_clock(global, &client, &base, &mut findings);
             let now = now.unwrap_or_else(SystemTime::now);
+            let about = match path.filter(|_| !options.all) {
+                Some(lock) => global.path(lock)?.path,
+                None => base.clone(),
+            };
+            let hosts = global.hosts.split_at(global.hosts.find('/').unwrap_or(global.hosts.len()));
+            look_at_quota(global, &client, hosts, &about, &mut findings);
             match path {
                 _ if options.all => look_at_all(global, &client, &base, now, &mut findings)?,
                 None => {}

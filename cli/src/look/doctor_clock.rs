@@ -18,8 +18,7 @@ pub(crate) fn time_of_ensemble(
     client: &Client,
     base: &str,
 ) -> Result<Option<SystemTime>, Error> {
-    let session = client.session_id().map(|id| id.to_string()).unwrap_or_default();
-    let name = node_name(base, &session);
+    let name = name_below(base, client);
     let options = CreateOptions::new(CreateMode::Ephemeral).acl(global.acl());
     let node = client.znode(&name).create(options, "")?;
     let stat = node.stat();
@@ -48,10 +47,29 @@ pub(super) fn look_at_clock(
         Err(error) if error.kind() == ErrorKind::NotFound => {
             (Level::Ok, format!("not compared with the ensemble's: {base} does not exist"))
         }
+        Err(error) if matches!(error.kind(), ErrorKind::QuotaExceeded | ErrorKind::Unsupported) => {
+            findings.add(Level::Error, base, &format!("no lock can be taken: {error}"));
+            (Level::Warning, "not compared with the ensemble's: no node can be made".to_owned())
+        }
         Err(error) => (Level::Warning, format!("not compared with the ensemble's: {error}")),
     };
     findings.add(level, "clock", &text);
     now
+}
+
+/// Whether this client can make a node of its session below this one, with these data, and delete it.
+pub(super) fn make_and_delete(
+    global: &Global,
+    client: &Client,
+    base: &str,
+    data: impl Into<Vec<u8>>,
+) -> Result<(), Error> {
+    let options = CreateOptions::new(CreateMode::Ephemeral).acl(global.acl());
+    client.znode(name_below(base, client)).create(options, data)?.delete()
+}
+
+fn name_below(base: &str, client: &Client) -> String {
+    node_name(base, &client.session_id().map(|id| id.to_string()).unwrap_or_default())
 }
 
 /// A node of this session's. The base may be a lock's path, so this must be no contender: those have a number at the end.

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
 
 use super::contender_json_and_kinds::is_orphan;
+use super::doctor_clock::make_and_delete;
 use super::findings::Level;
 use crate::connect::Lock;
 use crate::contenders_in_words::{
@@ -43,7 +44,10 @@ pub(super) fn look_at_lock(
     };
     let mut found = vec![(Level::Ok, count)];
     match znode.acl() {
-        Ok(acl) => found.extend(in_acl(global, &acl.unwrap_or_default())),
+        Ok(acl) => {
+            let is_let = || make_and_delete(global, client, &lock.path, "").is_ok();
+            found.push(in_acl(global, &acl.unwrap_or_default(), is_let));
+        }
         Err(error) if error.kind() == ErrorKind::NotAuthorized => {
             found.push((Level::Warning, format!("its ACL cannot be read: {error}")));
         }
@@ -60,7 +64,8 @@ pub(super) fn look_at_lock(
     Ok(found)
 }
 
-fn in_acl(global: &Global, acl: &[Acl]) -> Vec<(Level, String)> {
+/// What the ACL permits; if that does not suffice, whether the servers let this client make and delete contenders.
+fn in_acl(global: &Global, acl: &[Acl], is_let: impl FnOnce() -> bool) -> (Level, String) {
     let entry = |one: &Acl| format!("{}:{} {}", one.scheme, one.id, letters(one.permissions));
     let text = format!("ACL {}", acl.iter().map(entry).collect::<Vec<_>>().join(", "));
     let granted = acl
@@ -77,14 +82,21 @@ fn in_acl(global: &Global, acl: &[Acl]) -> Vec<(Level, String)> {
     .map(|(_, word)| *word)
     .collect();
     if lacking.is_empty() {
-        return vec![(Level::Ok, text)];
+        return (Level::Ok, text);
     }
     let lacking = lacking.join(", ");
+    if is_let() {
+        let text = format!(
+            "{text}: it does not permit {lacking} to this client, but the servers do (skipACL=yes, or it is their \
+             superuser)"
+        );
+        return (Level::Note, text);
+    }
     let text = format!(
         "{text}: it does not permit {lacking} to this client, which cannot take it: use the credentials of those who \
          do (--auth-file)"
     );
-    vec![(Level::Warning, text)]
+    (Level::Warning, text)
 }
 
 /// False only if the client has no credentials of that kind.

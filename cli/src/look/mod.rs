@@ -8,6 +8,7 @@ pub(crate) mod contender_json_and_kinds;
 pub(crate) mod deadlocks;
 mod doctor;
 mod doctor_one_lock;
+mod doctor_quota;
 mod doctor_server_settings;
 mod findings;
 mod four_letter_words;

@@ -384,14 +384,17 @@ fn the_reply_to_a_ping_is_no_answer_to_a_heartbeat() {
 
 #[test]
 fn an_expired_reply_ends_the_session_and_a_rejected_auth_too() {
-    for (bytes, why) in [
-        (Frame::reply(1, 5, code::SESSION_EXPIRED).finish(), End::Expired),
-        (Frame::reply(xid::AUTH, 0, code::AUTH_FAILED).finish(), End::AuthFailed),
+    const SASL: &str = "the server demands that clients authenticate by SASL (error -124)";
+    for (bytes, why, reason) in [
+        (Frame::reply(1, 5, code::SESSION_EXPIRED).finish(), End::Expired, None),
+        (Frame::reply(xid::AUTH, 0, code::AUTH_FAILED).finish(), End::AuthFailed, None),
+        (Frame::reply(1, 5, code::SASL_REQUIRED).finish(), End::AuthFailed, Some(SASL)),
     ] {
         let (mut core, now) = (attached(), seconds(10.));
         ask(&mut core, 1, op::EXISTS, &text("/a"), now);
         core.heard_server(&bytes, now).unwrap();
         assert_eq!(core.take_notices(), [Notice::Ended(why), Notice::Over]);
+        assert_eq!(core.why_lapsed(), reason);
         assert_eq!(codes(&mut core), [(1, code::SESSION_EXPIRED)]);
         assert!(core.is_over());
     }

@@ -327,3 +327,29 @@ fn a_session_goes_on_only_where_a_write_is_confirmed() {
     let [News::Sending(sent), News::Heard(heard, timeout)] = news[..] else { panic!("{news:?}") };
     assert_eq!((sent, timeout), (heard, Duration::from_secs(3)));
 }
+
+#[test]
+fn a_server_that_demands_sasl_of_a_session_that_lives_is_said_to() {
+    let granted = [response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
+    let demands = auth_reply(xid::HANDSHAKE, code::SASL_REQUIRED);
+    let (found, _) = dialled(true, &[granted, demands].concat(), 100);
+    let error = found.unwrap_err();
+    assert!(
+        format!("{error:?}").contains("demands that clients authenticate by SASL"),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_closed_connection_is_explained_whichever_error_tells_of_it() {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    for (kind, is_explained) in [
+        (UnexpectedEof, true),
+        (ConnectionReset, true),
+        (BrokenPipe, true),
+        (ConnectionRefused, false),
+    ] {
+        let error = unanswered(&wanted(false), kind.into(), Moment::ZERO);
+        assert_eq!(error.to_string().contains("(maxClientCnxns)"), is_explained, "{error}");
+    }
+}

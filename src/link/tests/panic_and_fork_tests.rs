@@ -76,7 +76,7 @@ fn a_panic_of_one_who_is_told_is_nothing_to_the_others() {
         tell.send(notice).unwrap();
         panic!("the link must survive this");
     });
-    link.close(Duration::from_secs(10));
+    link.close(End::Closed, Duration::from_secs(10));
     drop(link);
     let told: Vec<Notice> = notices.iter().collect();
     assert_eq!(told, [Notice::Ended(End::Closed), Notice::Over]);
@@ -98,7 +98,7 @@ fn in_a_forked_process_nothing_is_sent_and_nobody_waits() {
     assert_eq!([first.1, second.1, third.1].map(|told| answer(&told)), [None; 3]);
     assert_eq!(link.lease(), Err(End::Closed));
     assert_eq!(link.info().session, 0);
-    link.close(Duration::ZERO);
+    link.close(End::Closed, Duration::ZERO);
     assert!(link.shared.commands.is_empty());
     drop(left);
     link.process -= 1;

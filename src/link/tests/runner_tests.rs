@@ -256,7 +256,7 @@ fn a_session_that_no_server_lets_in_is_not_asked_for_without_a_pause() {
     read_frame(&stream).unwrap();
     (&stream).write_all(&auth_reply(code::OK)).unwrap();
     assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Attached));
-    link.close(LONG);
+    link.close(End::Closed, LONG);
     assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Ended(End::Closed)));
     // From now on, it accepts no credentials, and answers nothing without them.
     let dialled = Arc::new(AtomicUsize::new(0));
@@ -287,7 +287,7 @@ fn a_new_session_that_comes_after_the_end_is_closed() {
     let link = link(host, Vec::new(), (Box::new(|_| ()), Box::new(|_, _| Vec::new())));
     let (stream, _) = listener.accept().unwrap();
     let connection = link.shared.connection.lock();
-    link.close(LONG);
+    link.close(End::Closed, LONG);
     grant(&stream).unwrap();
     while link.shared.commands.len() < 2 {
         thread::yield_now();
@@ -328,7 +328,7 @@ fn a_session_whose_lease_is_over_is_not_searched_for_for_ever() {
 #[test]
 fn a_server_at_which_sessions_end_with_their_connections_closes_one_without_a_reply() {
     let (link, notices, stream, _listener) = opened(LONG, vec![0; 16]);
-    link.close(LONG);
+    link.close(End::Closed, LONG);
     assert_eq!(read_frame(&stream).unwrap()[4..8], op::CLOSE_SESSION.to_be_bytes());
     drop(stream);
     assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Ended(End::Closed)));
@@ -340,7 +340,7 @@ fn a_server_at_which_sessions_end_with_their_connections_closes_one_without_a_re
 #[test]
 fn a_connection_of_zookeeper_that_ends_behind_close_does_not_say_that_the_session_is_closed() {
     let (link, notices, stream, listener) = opened(LONG, vec![3; 16]);
-    link.close(LONG);
+    link.close(End::Closed, LONG);
     read_frame(&stream).unwrap();
     drop(stream);
     assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Ended(End::Closed)));

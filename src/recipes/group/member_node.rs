@@ -11,7 +11,8 @@ use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::session::blocking_call::{Call, Stop};
 use crate::session::client_shared_state::ClaimedName;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
-use crate::session::create_parents::make_parents;
+use crate::session::create_parents::make_below;
+use crate::session::creates_in_doubt::StillMeant;
 use crate::session::one_session::{Session, ended};
 use crate::session::reaper::Reaper;
 use crate::session::wait_limit::Wait;
@@ -29,6 +30,8 @@ pub(super) struct MemberNode {
     pub(super) data: Vec<u8>,
     /// Kept as long as a node that this client has created may exist.
     pub(super) claim: Arc<ClaimedName>,
+    /// A node that it has created belongs to it as long as it lives.
+    pub(super) meant: StillMeant,
 }
 
 /// The outcome of an attempt to join.
@@ -118,16 +121,10 @@ impl MemberNode {
     /// Creates the node, and returns the transaction that created it, if that is known.
     fn make(&self, session: &Session, late: impl Fn() -> OnAnswer<Created>) -> Answer<Option<i64>> {
         let acl = &self.target.acl;
-        let create = || session.create_named(&self.whole, &self.data, acl, late());
-        let made = match create() {
-            Err(Fault::NoNode) => {
-                let group = path::parent(&self.whole);
-                make_parents(session, group, NodeKind::Container, acl)?;
-                create()
-            }
-            made => made,
-        };
-        made.map(|made| made.czxid)
+        let create = || session.create_named(&self.whole, &self.data, acl, &self.meant, late());
+        let group = path::parent(&self.whole);
+        let made = make_below(session, group, NodeKind::Container, acl, create)?;
+        Ok(made.czxid)
     }
 
     /// What the answer to the creation means.

@@ -20,6 +20,7 @@ use crate::session::blocking_call::{Call, Stop};
 use crate::session::changes_iterator::Changes;
 use crate::session::client_shared_state::{ClaimedName, ClientCore};
 use crate::session::connection::{Answer, Fault, Names, Stat};
+use crate::session::creates_in_doubt::StillMeant;
 use crate::session::one_session::Session;
 use crate::session::request_purpose::cancelled;
 use crate::session::wait_limit::Wait;
@@ -122,7 +123,14 @@ impl Group {
         };
         watch_loop.call.allow_grace();
         let (target, claim) = (self.target.clone(), Arc::new(claim));
-        let node = Arc::new(MemberNode { target, path, whole, data: data.into(), claim });
+        let node = Arc::new(MemberNode {
+            target,
+            path,
+            whole,
+            data: data.into(),
+            claim,
+            meant: StillMeant::default(),
+        });
         let mut unsure = None;
         let joined = node.join(&mut watch_loop, &mut unsure);
         let was_asked = unsure.is_some();

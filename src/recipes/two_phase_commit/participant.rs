@@ -16,6 +16,7 @@ use crate::rt::{self, Deadline};
 use crate::session::blocking_call::Stop;
 use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer, Step};
+use crate::session::creates_in_doubt::StillMeant;
 use crate::session::one_session::Session;
 use crate::session::request_purpose::cancelled;
 use crate::session::wait_limit::Wait;
@@ -49,7 +50,15 @@ impl Participant {
         // The data that only this call writes.
         let mut data = default_data();
         data.extend(format!(" entry={}", Uuid::from_u128(rt::random())).bytes());
-        let mut place = Place { target, name, whole: target.whole()?, own, data, unsure: None };
+        let mut place = Place {
+            target,
+            name,
+            whole: target.whole()?,
+            own,
+            data,
+            unsure: None,
+            meant: StillMeant::default(),
+        };
         let (begin, mut watch_loop) = (rt::now(), WatchLoop::new(target.call(wait)));
         let joined = place.take(&mut watch_loop);
         let was_asked = place.unsure.is_some();
@@ -219,6 +228,7 @@ struct Place<'a> {
     data: Vec<u8>,
     /// The session in which the node may have been created without an answer that says so.
     unsure: Option<Arc<Session>>,
+    meant: StillMeant,
 }
 
 impl Place<'_> {
@@ -276,7 +286,7 @@ impl Place<'_> {
                     Err(fault) => return Err(fault),
                 },
                 Some(_) => return Ok(Ok(None)),
-                None => match session.create_named(own, data, &target.acl, late()) {
+                None => match session.create_named(own, data, &target.acl, &self.meant, late()) {
                     Ok(_) | Err(Fault::NodeExists) => {}
                     Err(Fault::NoNode) => return Ok(Err(no_round(target))),
                     Err(fault) => return Err(fault),

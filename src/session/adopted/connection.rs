@@ -16,6 +16,11 @@ use crate::session::notify::Waiter;
 use crate::session::thread_pool::Workers;
 use crate::session::watch_dispatch::WatchKind;
 
+/// The crate puts the chroot in front of every path, and does not tell it.
+const NO_CHROOT: &str = "the handle's chroot, the path at the end of its connect string, does not exist, nor \
+     does the node above it, which the handle cannot make; create the chroot first, with a handle \
+     that has none";
+
 /// One session, for as long as the handle keeps it.
 #[derive(Debug)]
 pub(super) struct HandleConnection {
@@ -95,7 +100,7 @@ impl Connection for HandleConnection {
     }
 
     /// The handle stays open. What was created in its session is deleted, however long that takes.
-    fn close(&self, _give_up_after: Duration) {
+    fn close(&self, _why: End, _give_up_after: Duration) {
         self.monitor().close();
     }
 }
@@ -111,11 +116,12 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
             monitor.call(|handle| handle.set_acl(path, acl)).map(Reply::Stat)
         }
         Request::Data { path, watch } => {
+            let watch = *watch && !is_polled(monitor, path)?;
             let found = match watch {
                 true => watch_node(monitor, path)?,
                 false => monitor.call(|handle| handle.read(path))?,
             };
-            let (data, stat) = learned(monitor, path, *watch, found)?;
+            let (data, stat) = learned(monitor, path, watch, found)?;
             Ok(Reply::Data(data, stat))
         }
         Request::Exists { path, watch } => {
@@ -134,20 +140,39 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
             }
         }
         Request::Children { path, watch } => {
+            let watch = *watch && !is_polled(monitor, path)?;
             let _turn = watch.then(|| monitor.watchers.turn(path));
-            children(monitor, path, *watch)?.map(Reply::Names).ok_or(Fault::NoNode)
+            children(monitor, path, watch)?.map(Reply::Names).ok_or(Fault::NoNode)
         }
         // Two requests, one after the other: a watcher on a missing node would stay in the crate.
         Request::ChildrenAndStat { path, watch } => {
+            let watch = *watch && !is_polled(monitor, path)?;
             let _turn = watch.then(|| monitor.watchers.turn(path));
             let found = monitor.call(|handle| handle.read(path))?;
-            let (_, stat) = learned(monitor, path, *watch, found)?;
-            let names = children(monitor, path, *watch)?.ok_or(Fault::NoNode)?;
+            let (_, stat) = learned(monitor, path, watch, found)?;
+            let names = children(monitor, path, watch)?.ok_or(Fault::NoNode)?;
             Ok(Reply::NamesAndStat(names, stat))
         }
         Request::Sync => monitor.sync().map(|()| Reply::Done),
         // The watches are the handle's.
         Request::Unwatch { .. } => Err(Fault::Unknown),
+    }
+}
+
+/// Whether a watch on the node would tell nothing, so that the session looks for changes itself: the crate
+/// cuts the chroot off the paths of events, and finds no watcher for what is left of the root's.
+fn is_polled(monitor: &Monitor, path: &str) -> Answer<bool> {
+    if path != "/" {
+        return Ok(false);
+    }
+    match monitor.call(|handle| handle.exists("/"))? {
+        // No transaction has made the ensemble's own root.
+        Some(stat) if stat.czxid == 0 => Ok(false),
+        Some(stat) => {
+            monitor.poll_root(stat);
+            Ok(true)
+        }
+        None => Ok(false),
     }
 }
 
@@ -175,6 +200,9 @@ fn create(
         // The crate's request for a container does not create one.
         let kind = if kind == NodeKind::Container { NodeKind::Persistent } else { kind };
         let made = monitor.call(|handle| handle.create(path, data, acl, kind));
+        if path == "/" && made == Err(Fault::NoNode) {
+            return Err(Fault::Refused(NO_CHROOT.to_owned()));
+        }
         return made.map(|path| Created { path, czxid: None });
     }
     if kind == NodeKind::Named {

@@ -44,11 +44,13 @@ use crate::rt::{self, AtomicUsize, Deadline};
 /// ```
 ///
 /// Make one client of a handle, and keep it: each has its own table of watches. Making it never
-/// fails. Paths are relative to the handle's chroot.
+/// fails. Paths are relative to the handle's chroot. If the chroot is missing, it is made with the first
+/// node, as long as the node above it exists; the crate cannot make that one, so calls that create
+/// nodes then fail with [`Server`](crate::ErrorKind::Server), at once, and say so.
 ///
 /// One holder at a time, the order, time limits and tokens are the same as with
-/// [`Client::connect`]; both kinds of clients can share a lock. No node is left behind while the
-/// handle lives. But the connection is the crate's, with its limits:
+/// [`Client::connect`]; both kinds of clients can share a lock. No contender is left behind while
+/// the handle lives. But the connection is the crate's, with its limits:
 ///
 /// - **No lease.** [`is_held`](crate::Hold::is_held) means that no loss was *seen*: the handle has
 ///   reported neither its expiry or closing, nor the deletion of the node, which it does only when
@@ -81,9 +83,13 @@ use crate::rt::{self, AtomicUsize, Deadline};
 ///   which has no token, does without.) A wait takes one more, too. A lock path that it creates stays.
 /// - **Watches** are the crate's: at most one for a node and a connection. A program that itself
 ///   watches contenders' nodes, with its handle's default watcher, gets no events for nodes that
-///   this client also watches. If a watcher or listener of the program panics, the handle ends.
+///   this client also watches. If a watcher or listener of the program panics, the handle ends. If
+///   the handle has a chroot, the crate passes on no events of `/`: while something observes that
+///   node, this client looks at it once a second.
 /// - **No waiting for a node's creation**: observers of a lock path, value or group, and consumers
 ///   of a queue, fail with [`Server`](crate::ErrorKind::Server) if the node does not exist yet.
+/// - **Quotas**: the crate does not know the server's answer that one is used up, which is
+///   [`Server`](crate::ErrorKind::Server), too.
 /// - **No transactions**: what the recipes other than locks do in one transaction (acknowledging a
 ///   leased item, deciding a double barrier's round, or a commit) is done step by step; a client
 ///   that dies in between leaves it half done.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
@@ -19,6 +19,14 @@ use crate::session::status::Status;
 
 /// After this many failed attempts, each further one checks whether the handle is dead.
 const DOUBTS: u32 = 3;
+
+/// The pause between two looks whether the root has changed, if its watches tell nothing.
+const LOOK_AT_ROOT: Duration = Duration::from_secs(1);
+
+fn is_unchanged(before: &Stat, now: &Stat) -> bool {
+    let what = |stat: &Stat| (stat.czxid, stat.mzxid, stat.children_zxid);
+    what(before) == what(now)
+}
 
 /// Work that the session's own thread does for callers that do not wait.
 type MonitorJob = Box<dyn FnOnce() + Send>;
@@ -58,6 +66,8 @@ struct MonitorState {
     /// Nodes to delete even though the session has ended.
     strays: Vec<Stray>,
     jobs: VecDeque<MonitorJob>,
+    /// The root as a call that waits for its next change has seen it, and when to look again.
+    root: Option<(Stat, Instant)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -334,7 +344,7 @@ impl Monitor {
             if idle {
                 tries = 0;
                 if ended || self.call(|handle| self.watchers.tidy(handle)).is_ok() {
-                    waiter.wait(Deadline::NEVER);
+                    waiter.wait(if ended { Deadline::NEVER } else { self.look_at_root() });
                 }
             } else if rt::now() < due {
                 waiter.wait(Deadline::at(due));
@@ -349,6 +359,43 @@ impl Monitor {
         if let Some(unlisten) = unlisten {
             unlisten();
         }
+    }
+
+    /// From now on looks whether the root is still as a call has seen it, until it is not.
+    pub(super) fn poll_root(&self, seen: Stat) {
+        let due = rt::now() + LOOK_AT_ROOT;
+        let before = self.state.lock().root.replace((seen, due));
+        // Another call may wait for just this change.
+        if before.is_some_and(|(before, _)| !is_unchanged(&before, &seen)) {
+            self.watchers.tell_of("/");
+        }
+        (self.bell)();
+    }
+
+    /// Tells the calls that wait for a change of the root, if it is time; returns when to look again.
+    fn look_at_root(&self) -> Deadline {
+        let root = self.state.lock().root;
+        let Some((seen, due)) = root.filter(|_| self.watchers.is_awaited("/")) else {
+            return Deadline::NEVER;
+        };
+        if rt::now() < due {
+            return Deadline::at(due);
+        }
+        let found = self.call(|handle| handle.exists("/"));
+        let is_known = match found {
+            Ok(stat) => stat.is_some_and(|stat| is_unchanged(&seen, &stat)),
+            // The calls look again when there is a connection.
+            Err(fault) => fault.is_loss(),
+        };
+        if is_known {
+            // A call may have seen it again meanwhile, and is told of what came before that.
+            let mut state = self.state.lock();
+            state.root.iter_mut().for_each(|(_, due)| *due = rt::now() + LOOK_AT_ROOT);
+        } else {
+            self.state.lock().root = None;
+            self.watchers.tell_of("/");
+        }
+        Deadline::at(rt::now())
     }
 
     /// Makes a request; returns whether the handle answers again, or the session has ended.

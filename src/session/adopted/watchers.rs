@@ -151,6 +151,16 @@ impl WatcherTable {
         table.litter.extend(void.into_keys().map(|(_, path)| path));
     }
 
+    /// Whether calls wait for an event of the node.
+    pub(super) fn is_awaited(&self, path: &str) -> bool {
+        self.watches.is_awaited(path)
+    }
+
+    /// Tells the calls that wait for the node that it may have changed.
+    pub(super) fn tell_of(&self, path: &str) {
+        self.watches.tell(NodeEvent::Other, path);
+    }
+
     /// Makes the crate drop watchers on nodes that are gone, if there are many.
     pub(super) fn tidy(&self, handle: &dyn Handle) -> Answer<()> {
         let mut table = self.table.lock();

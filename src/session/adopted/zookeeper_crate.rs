@@ -245,7 +245,8 @@ fn fault(error: ZkError) -> Fault {
         ZkError::NotEmpty => Fault::NotEmpty,
         ZkError::BadVersion => Fault::BadVersion,
         ZkError::NoAuth => Fault::NoAuth,
-        ZkError::InvalidACL => Fault::InvalidAcl,
+        ZkError::InvalidACL => Fault::InvalidAcl(String::new()),
+        ZkError::EphemeralOnLocalSession => Fault::LocalSession,
         ZkError::MarshallingError => Fault::too_large(),
         other => Fault::Refused(format!("the server refused the request: {other:?}")),
     }

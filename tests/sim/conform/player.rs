@@ -16,9 +16,11 @@ use std::time::Duration;
 
 use crate::Client;
 use crate::acl::{Acl, Permissions};
+use crate::connection_notice::End;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::connection::{Created, Fault, NodeKind, Reply, Stat, Step};
+use crate::session::creates_in_doubt::StillMeant;
 use crate::session::notify::{Subscription, Waiter};
 use crate::session::one_session::Session;
 use crate::session::status::SessionPhase;
@@ -163,6 +165,8 @@ pub(super) struct Player<G> {
     sessions: BTreeMap<i64, usize>,
     zxids: Vec<i64>,
     ctimes: BTreeMap<i64, i64>,
+    /// Whatever it creates, it wants.
+    meant: StillMeant,
 }
 
 impl<G: Ground> Player<G> {
@@ -175,6 +179,7 @@ impl<G: Ground> Player<G> {
             sessions: BTreeMap::new(),
             zxids: Vec::new(),
             ctimes: BTreeMap::new(),
+            meant: StillMeant::default(),
         }
     }
 
@@ -385,7 +390,7 @@ impl<G: Ground> Player<G> {
                 self.open(who);
             }
             "close" => {
-                session.close(DROP_LIMIT);
+                session.close(End::Closed, DROP_LIMIT);
                 self.wait(|| session.status().now().over);
             }
             "cut" => {
@@ -431,7 +436,9 @@ impl<G: Ground> Player<G> {
 
     fn enter(&mut self, session: &Session, path: &str, flags: &[&str]) -> String {
         let data = format!("of {}", self.shown(path));
-        told(session.enter(path, data.as_bytes(), &acl_of(flags), Box::new(drop)), |entered| {
+        let (acl, late) = (acl_of(flags), Box::new(drop));
+        let entered = session.enter(path, data.as_bytes(), &acl, &self.meant, late);
+        told(entered, |entered| {
             let siblings = entered
                 .siblings
                 .map_or("no list".to_owned(), |names| format!("{:?}", names.sorted()));

@@ -261,6 +261,7 @@ impl SimulatedServer {
             is_old: rig.is_old,
             largest: None,
             tidies: script.tidied.then_some(Duration::ZERO),
+            late: None,
         });
         let (outcomes, base, steps) = (Arc::default(), script.base(), script.steps.clone());
         let told: Arc<Mutex<Vec<Outcome>>> = Arc::clone(&outcomes);

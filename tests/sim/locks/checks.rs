@@ -231,6 +231,9 @@ impl Trial {
         // Failed deletes are retried after at most this time, or need a reminder.
         let soon = if self.plan.faults.is_empty() { soon } else { soon + REAPER };
         let soon = if habits.reminds { soon + habits.session_timeout * 4 } else { soon };
+        // A node that was made late stays until it is looked for.
+        let soon =
+            if habits.late.is_some() { soon + habits.session_timeout * 2 + REAPER } else { soon };
         // A node whose holder's time is over stays until callbacks have begun to tell.
         let soon = if self.plan.hold_at_most.is_some() { soon + DROP_LIMIT * 2 } else { soon };
         // A node may be kept for long, and again after a short hold between two checks. But while

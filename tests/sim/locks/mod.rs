@@ -266,7 +266,10 @@ impl Trial {
             schedule.pause(Duration::from_millis(50));
         }
         let timeout = self.plan.habits.session_timeout;
+        let late_until = self.world.look(|world| world.late_until());
         let settled = schedule.time().max(self.plan.calm) + timeout * 4;
+        // By then a node that was made so late has been found and deleted.
+        let settled = settled.max(late_until + timeout * 3);
         schedule.pause(settled - schedule.time());
         let left: Vec<_> = self.children().into_values().flatten().collect();
         if !left.is_empty() {

@@ -34,7 +34,7 @@ fn try_all(play: &str, perform: Perform) {
     }
     let count = setting("ZKLOCK_SEEDS").map_or(SEEDS, |seeds| seeds.div_ceil(5));
     let totals = try_seeds(&format!(" --play {play}"), count, |seed| {
-        let Tally { steps, deeds, failures, faults } = perform(seed, false)?;
+        let Tally { steps, deeds, failures, faults, late: _ } = perform(seed, false)?;
         Ok([steps, deeds, failures, faults])
     });
     let [steps, deeds, failures, faults] = totals.sums;

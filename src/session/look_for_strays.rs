@@ -1,0 +1,113 @@
+//! Looks for nodes that requests without an answer have made late, and has them deleted.
+//!
+//! Each look is a write, a `sync` and the lists, on one connection. The write is one that fails. It is there because
+//! only a write tells that the leader takes another server to serve the session: the connection is closed then, and
+//! the look begins anew on the next one, which serves the session for certain.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::child_names::Names;
+use super::client_shared_state::ClientCore;
+use super::connection::{Answer, Fault};
+use super::creates_in_doubt::BETWEEN_LOOKS;
+use super::one_session::Session;
+use crate::logging;
+use crate::path;
+use crate::rt;
+
+/// Where the session timeout is not known, on a program's handle.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Looks in the background, as long as nodes are looked for.
+pub(super) fn begin(core: &Arc<ClientCore>, session: &Arc<Session>) {
+    let (of_core, of_session) = (Arc::downgrade(core), Arc::downgrade(session));
+    let due = rt::now().checked_add(timeout(session) / 3);
+    let look = move || look(&of_core.upgrade()?, &Weak::upgrade(&of_session)?);
+    core.reaper.later(session, due.unwrap_or_else(rt::now), look);
+}
+
+fn timeout(session: &Session) -> Duration {
+    Some(session.info().timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(USUAL_TIMEOUT)
+}
+
+/// Looks where it is time to; returns when to do that again.
+fn look(core: &Arc<ClientCore>, session: &Arc<Session>) -> Option<Instant> {
+    let (owned, timeout) = (session.owned(), timeout(session));
+    let parents = owned.due(rt::now(), timeout);
+    if !parents.is_empty() && session.status().now().is_usable() {
+        // After a lost connection, the next one is a reason to look again.
+        if let Ok((lists, connection)) = list(session, &parents) {
+            for (parent, names) in parents.iter().zip(&lists) {
+                core.delete_strays(session, parent, names);
+                delete_named(core, session, parent, names);
+            }
+            owned.note_looks(&parents, rt::now(), connection);
+        }
+    }
+    let soonest = rt::now().checked_add(BETWEEN_LOOKS.min(timeout / 3))?;
+    owned.next_look(timeout).map(|next| next.max(soonest))
+}
+
+/// The children of the parents, and the connection on which all was answered.
+fn list(session: &Session, parents: &[String]) -> Answer<(Vec<Names>, u64)> {
+    let connection = session.status().now().connection;
+    session.probe()?;
+    session.sync()?;
+    let mut lists = Vec::with_capacity(parents.len());
+    for names in session.children_each(parents, false) {
+        match names {
+            Err(fault) if fault.is_loss() => return Err(fault),
+            // What an ACL hides may show itself later.
+            names => lists.push(names.ok().flatten().unwrap_or_default()),
+        }
+    }
+    match session.status().now().connection == connection {
+        true => Ok((lists, connection)),
+        false => Err(Fault::ConnectionLoss),
+    }
+}
+
+/// Of names that others may have, too, the owner tells whose node it is.
+fn delete_named(core: &Arc<ClientCore>, session: &Arc<Session>, parent: &str, names: &Names) {
+    let owned = session.owned();
+    for name in owned.named_in_doubt(parent, names) {
+        let path = path::join(parent, &name);
+        let found = session.exists(&path, false);
+        let Ok(Some(stat)) = found else { continue };
+        if stat.ephemeral_owner == session.id() && !owned.is_wanted(&path) {
+            owned.settle_doubt(&path);
+            core.report_stray(&path);
+            core.reaper.delete_named(session, path, stat.czxid);
+        }
+    }
+}
+
+impl ClientCore {
+    /// Has the children deleted that were made late and that nobody wants; returns their names. No call waits for
+    /// them any more.
+    pub(crate) fn delete_strays(
+        &self,
+        session: &Arc<Session>,
+        parent: &str,
+        children: &Names,
+    ) -> Vec<String> {
+        let strays = session.owned().take_strays(parent, children);
+        for name in &strays {
+            let path = path::join(parent, name);
+            self.report_stray(&path);
+            self.reaper.delete(session, path);
+        }
+        strays
+    }
+
+    fn report_stray(&self, path: &str) {
+        self.strays.fetch_add(1, Ordering::Relaxed);
+        logging::warning!(
+            target: "zklock::reaper",
+            "{:?} was created by a request that got no answer, and that the ensemble has carried out later: deleting it",
+            self.shown(path)
+        );
+    }
+}

@@ -1,0 +1,367 @@
+//! The ephemeral nodes of one session: those that it owns, those that are being created or deleted, and
+//! those that requests without an answer may still create.
+//!
+//! - A request of a connection that was given up can be carried out later than newer ones of the same session,
+//!   until the session has ended: see [`creates_in_doubt`](super::creates_in_doubt).
+//! - A session's end is one transaction with the paths of all its nodes. Beyond a size, released servers
+//!   write it and cannot read it again.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::child_names::Names;
+use super::connection::{Answer, Created, Fault, NodeKind};
+use super::creates_in_doubt::{CreatesInDoubt, DoubtKind, StillMeant};
+use super::status::Status;
+use crate::logging;
+use crate::path;
+use crate::rt::{self, AtomicBool, Mutex, MutexGuard};
+
+/// The bytes of each path in the transaction, besides its own.
+const PER_PATH: usize = 4;
+/// The digits that the server adds to a sequential node's name.
+const DIGITS: usize = 10;
+
+/// What to do about a create without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnDoubt {
+    /// The session owns nothing: end it, and nothing of it can be carried out any more.
+    EndSession,
+    /// Begin to look for the node.
+    Look,
+}
+
+/// See the module.
+pub(crate) struct OwnedNodes {
+    state: Mutex<OwnedState>,
+    /// Whether there are creates in doubt, for callers that need not know more.
+    has_doubts: AtomicBool,
+    /// How many bytes of paths the servers can carry at the session's end.
+    limit: usize,
+    /// From when on the session can be ended if it owns nothing, if ever.
+    may_end_from: Option<Instant>,
+    status: Arc<Status>,
+    on_doubt: OnceLock<Box<dyn Fn(OnDoubt) + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct OwnedState {
+    /// Nodes that somebody in this process relies on.
+    live: HashSet<Box<str>>,
+    /// Nodes that are about to be deleted.
+    leaving: BTreeSet<Box<str>>,
+    /// How many creates are under way, and those of them whose names others may want, too.
+    making: usize,
+    named: Vec<Box<str>>,
+    /// The size of all these, of those that are being created and of those in doubt.
+    bytes: usize,
+    has_warned: bool,
+    doubts: CreatesInDoubt,
+    is_looked_for: bool,
+    /// No node is created in this session any more.
+    is_ending: bool,
+}
+
+impl OwnedNodes {
+    pub(super) fn new(
+        limit: usize,
+        may_end_from: Option<Instant>,
+        status: Arc<Status>,
+    ) -> OwnedNodes {
+        OwnedNodes {
+            state: Mutex::default(),
+            has_doubts: AtomicBool::new(false),
+            limit,
+            may_end_from,
+            status,
+            on_doubt: OnceLock::new(),
+        }
+    }
+
+    /// Has `act` called when something is to be done, once, on a thread that has just lost an answer.
+    pub(super) fn on_doubt(&self, act: impl Fn(OnDoubt) + Send + Sync + 'static) {
+        let _ = self.on_doubt.set(Box::new(act));
+    }
+
+    // ----- creating
+
+    /// Notes that an ephemeral node is about to be created; `path` is without the number of a sequential one.
+    /// Of a node that the program has named itself, `is_ours` is false. Fails if the session would own too
+    /// much, or is about to end.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        path: &str,
+        node: NodeKind,
+        is_ours: bool,
+    ) -> Result<NodeInMaking, Fault> {
+        let is_numbered = matches!(node, NodeKind::Contender | NodeKind::EphemeralSequential);
+        let kind = match node {
+            _ if !is_ours => DoubtKind::OfTheProgram,
+            _ if is_numbered => DoubtKind::Numbered,
+            _ => DoubtKind::Named,
+        };
+        let bytes = size(path) + if is_numbered { DIGITS } else { 0 };
+        let mut state = self.state.lock();
+        if state.is_ending {
+            return Err(Fault::SessionEnded);
+        }
+        let sum = state.bytes + bytes;
+        if sum > self.most() {
+            return Err(self.too_large(sum));
+        }
+        let warns = sum > self.limit / 4 && !std::mem::replace(&mut state.has_warned, true);
+        state.bytes = sum;
+        state.making += 1;
+        if kind == DoubtKind::Named {
+            state.named.push(path.into());
+        }
+        drop(state);
+        if warns {
+            logging::warning!(
+                target: "zklock::session",
+                "the paths of the session's ephemeral nodes have {sum} bytes, and servers can carry {} at its end: at {} \
+                 no more are created; use several clients",
+                self.limit,
+                self.most()
+            );
+        }
+        let (owned, path) = (Arc::clone(self), path.into());
+        Ok(NodeInMaking { owned, path, kind, bytes, is_settled: AtomicBool::new(false) })
+    }
+
+    fn most(&self) -> usize {
+        self.limit / 4 * 3
+    }
+
+    fn too_large(&self, sum: usize) -> Fault {
+        Fault::TooLarge(format!(
+            "with it the paths of the session's ephemeral nodes would have {sum} bytes, and at most {} may be: servers \
+             can carry {} at the session's end; use several clients, or state the servers' limit by \
+             ClientBuilder::session_paths_limit",
+            self.most(),
+            self.limit
+        ))
+    }
+
+    fn settle(&self, one: &NodeInMaking, outcome: &Answer<Created>, meant: Option<&StillMeant>) {
+        let mut state = self.state.lock();
+        state.making -= 1;
+        state.bytes = state.bytes.saturating_sub(one.bytes);
+        if let Some(at) = state.named.iter().position(|name| *name == one.path) {
+            state.named.swap_remove(at);
+        }
+        match outcome {
+            Ok(made) => state.own(&made.path),
+            Err(Fault::ConnectionLoss) if one.kind != DoubtKind::OfTheProgram => {
+                self.doubt(state, one, meant);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn doubt(
+        &self,
+        mut state: MutexGuard<'_, OwnedState>,
+        one: &NodeInMaking,
+        meant: Option<&StillMeant>,
+    ) {
+        let owns_nothing = state.live.is_empty() && state.making == 0;
+        let may_end = self.may_end_from.is_some_and(|begin| rt::now() >= begin);
+        let what = if may_end && owns_nothing {
+            state.is_ending = true;
+            Some(OnDoubt::EndSession)
+        } else {
+            let place = (path::parent(&one.path), path::last(&one.path));
+            let since = (rt::now(), self.status.now().connection);
+            let forgotten = state.doubts.add(place, one.kind, one.bytes, meant, since);
+            state.bytes = (state.bytes + one.bytes).saturating_sub(forgotten);
+            self.has_doubts.store(true, Ordering::SeqCst);
+            let is_first = !std::mem::replace(&mut state.is_looked_for, true);
+            is_first.then_some(OnDoubt::Look)
+        };
+        drop(state);
+        if let (Some(what), Some(act)) = (what, self.on_doubt.get()) {
+            act(what);
+        }
+    }
+
+    // ----- what becomes of the nodes
+
+    /// The node is found to be this session's own, and somebody relies on it.
+    pub(crate) fn own(&self, path: &str) {
+        let mut state = self.state.lock();
+        state.settle_doubt(path);
+        state.own(path);
+    }
+
+    /// The node is no longer needed and is about to be deleted: no call will ever adopt it, and no guard relies
+    /// on it.
+    pub(super) fn leave(&self, path: &str) {
+        let mut state = self.state.lock();
+        match state.live.take(path) {
+            Some(path) => {
+                state.leaving.insert(path);
+            }
+            None if state.leaving.insert(path.into()) => state.bytes += size(path),
+            None => {}
+        }
+    }
+
+    /// The names of the parent's children that are about to be deleted.
+    pub(super) fn leaving(&self, parent: &str) -> Vec<String> {
+        let state = self.state.lock();
+        let inside = state.leaving.iter().filter(|path| path::parent(path) == parent);
+        inside.map(|path| path::last(path).to_owned()).collect()
+    }
+
+    /// The node cannot be deleted for now: as long as it exists, it is in the way of all others.
+    pub(super) fn stay(&self, path: &str) {
+        let mut state = self.state.lock();
+        if let Some(path) = state.leaving.take(path) {
+            state.live.insert(path);
+        }
+    }
+
+    /// The node does not exist.
+    pub(crate) fn forget(&self, path: &str) {
+        let mut state = self.state.lock();
+        if state.live.remove(path) | state.leaving.remove(path) {
+            state.bytes = state.bytes.saturating_sub(size(path));
+        }
+    }
+
+    /// The node was found and deleted.
+    pub(super) fn deleted(&self, path: &str) {
+        self.forget(path);
+        self.settle_doubt(path);
+    }
+
+    /// Whether somebody relies on the node, or creates one of this name.
+    pub(super) fn is_wanted(&self, path: &str) -> bool {
+        let state = self.state.lock();
+        state.live.contains(path) || state.named.iter().any(|name| **name == *path)
+    }
+
+    // ----- creates in doubt
+
+    /// Takes those of the children that a create in doubt has made, and that nobody wants: the caller has them deleted.
+    pub(super) fn take_strays(&self, parent: &str, children: &Names) -> Vec<String> {
+        if !self.has_doubts.load(Ordering::SeqCst) {
+            return Vec::new();
+        }
+        let mut state = self.state.lock();
+        let OwnedState { live, doubts, .. } = &mut *state;
+        let others = children.iter().filter(|name| !live.contains(&*path::join(parent, name)));
+        let (strays, bytes) = doubts.take_strays(parent, others);
+        state.bytes = state.bytes.saturating_sub(bytes);
+        strays
+    }
+
+    /// Those of the children that a create in doubt may have made, if their owner says so.
+    pub(super) fn named_in_doubt(&self, parent: &str, children: &Names) -> Vec<String> {
+        self.state.lock().doubts.named(parent, children.iter())
+    }
+
+    /// The node was found.
+    pub(super) fn settle_doubt(&self, path: &str) {
+        if self.has_doubts.load(Ordering::SeqCst) {
+            self.state.lock().settle_doubt(path);
+        }
+    }
+
+    /// The parents to look at now.
+    pub(super) fn due(&self, now: Instant, timeout: Duration) -> Vec<String> {
+        self.state.lock().doubts.due(now, self.status.now().connection, timeout)
+    }
+
+    /// The parents were looked at, on this connection.
+    pub(super) fn note_looks(&self, parents: &[String], now: Instant, connection: u64) {
+        let mut state = self.state.lock();
+        parents.iter().for_each(|parent| state.doubts.note_look(parent, now, connection));
+    }
+
+    /// When to look next; `None` means that there will be no look, until another create is in doubt.
+    pub(super) fn next_look(&self, timeout: Duration) -> Option<Instant> {
+        let mut state = self.state.lock();
+        let next = state.doubts.next_look(self.status.now().connection, timeout);
+        state.is_looked_for = next.is_some();
+        if state.doubts.is_empty() {
+            self.has_doubts.store(false, Ordering::SeqCst);
+        }
+        next
+    }
+
+    // ----- the end
+
+    /// The nodes to delete before the session ends, so that its end is small: those of later contenders first,
+    /// so that none of them is granted what the ones before it hold. Empty if its end is small anyway.
+    pub(super) fn to_delete_at_end(&self) -> Vec<String> {
+        let state = self.state.lock();
+        if state.bytes <= self.limit / 4 {
+            return Vec::new();
+        }
+        let mut all: Vec<String> = state.live.iter().map(|path| path.to_string()).collect();
+        drop(state);
+        let number = |path: &str| path.get(path.len().saturating_sub(DIGITS)..).map(str::to_owned);
+        all.sort_by_cached_key(|path| std::cmp::Reverse((number(path), path.clone())));
+        all
+    }
+
+    /// For checks in tests.
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        let state = self.state.lock();
+        (state.live.len(), state.leaving.len(), state.bytes)
+    }
+}
+
+fn size(path: &str) -> usize {
+    path.len() + PER_PATH
+}
+
+impl OwnedState {
+    fn own(&mut self, path: &str) {
+        if !self.live.contains(path) {
+            self.live.insert(path.into());
+            self.bytes += size(path);
+        }
+    }
+
+    fn settle_doubt(&mut self, path: &str) {
+        let bytes = self.doubts.settle(path::parent(path), path::last(path));
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+impl fmt::Debug for OwnedNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedNodes").finish_non_exhaustive()
+    }
+}
+
+/// A node that is being created. Without an outcome, it is in doubt.
+pub(super) struct NodeInMaking {
+    owned: Arc<OwnedNodes>,
+    path: Box<str>,
+    kind: DoubtKind,
+    bytes: usize,
+    is_settled: AtomicBool,
+}
+
+impl NodeInMaking {
+    /// Notes the outcome; only the first one counts. As long as `meant` lives, its call may take the node for its own.
+    pub(super) fn settle(&self, outcome: &Answer<Created>, meant: Option<&StillMeant>) {
+        if !self.is_settled.swap(true, Ordering::SeqCst) {
+            self.owned.settle(self, outcome, meant);
+        }
+    }
+}
+
+impl Drop for NodeInMaking {
+    fn drop(&mut self) {
+        self.settle(&Err(Fault::ConnectionLoss), None);
+    }
+}

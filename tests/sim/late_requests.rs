@@ -1,0 +1,68 @@
+//! Requests of connections that were given up are carried out late, after newer ones of the same session.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::harness::{self, Play, Role, Stage};
+use super::world::{Operation, RequestStage, Trap};
+use crate::DistributedLock;
+use crate::rt::schedule::current;
+
+/// Has the connection of the process break when its next request of this kind is at the server.
+fn lose_next(stage: &Stage, role: Role<'_>, on: Operation) {
+    let mend = stage.habits.latency * 4 + Duration::from_millis(1);
+    let trap = Trap { on, when: RequestStage::Arrived, mend, times: 1 };
+    stage.world.act(|world| world.set_trap(role.process, trap));
+}
+
+/// A contender's request is carried out when nobody waits for it any more, perhaps long after all calls of
+/// its client have ended. It is found and deleted before it has kept another client waiting for longer than
+/// twice the session timeout.
+#[test]
+fn a_contender_that_is_made_late_is_found_and_deleted() {
+    struct Late {
+        holds: bool,
+        longest: AtomicU64,
+    }
+    impl Play for Late {
+        fn act(&self, stage: &Stage, role: Role<'_>) {
+            let Some(schedule) = current() else { return };
+            let lock = DistributedLock::new(role.client, "/locks", "one");
+            if role.process == 0 {
+                let other = DistributedLock::new(role.client, "/locks", "other");
+                let kept = self.holds.then(|| other.lock());
+                for _ in 0..4 {
+                    drop(lock.lock());
+                    lose_next(stage, role, Operation::Create);
+                    stage.count(lock.lock().is_ok());
+                }
+                // From here on the client asks for nothing by itself.
+                schedule.pause(stage.habits.session_timeout * 6);
+                if let Some(Ok(kept)) = kept {
+                    if !kept.is_held() {
+                        stage.accuse("the lock of the idle client is lost".to_owned());
+                    }
+                }
+                return;
+            }
+            for _ in 0..20 {
+                let began = schedule.time();
+                let limit = stage.habits.session_timeout * 3;
+                if !matches!(lock.try_lock_for(limit), Ok(Some(_))) {
+                    stage.accuse(format!("no lock within {limit:?}, from {began:?} on"));
+                }
+                let waited = (schedule.time() - began).as_millis() as u64;
+                self.longest.fetch_max(waited, Ordering::Relaxed);
+                schedule.pause(stage.habits.session_timeout / 3);
+            }
+        }
+    }
+    let mut late = 0;
+    for seed in 0..150 {
+        let play = Arc::new(Late { holds: seed % 2 == 0, longest: AtomicU64::new(0) });
+        let run = harness::perform_with_late_requests(seed, vec![1, 1], play);
+        late += run.unwrap_or_else(|why| panic!("seed {seed}: {why}")).late;
+    }
+    assert!(late > 20, "only {late} requests were carried out late");
+}
