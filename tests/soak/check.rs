@@ -18,7 +18,8 @@ use super::work::DOWNGRADE;
 /// loss: the server rounds up to a tick, and the machine is busy.
 const MARGIN: Nanos = SECOND;
 /// How long a lock may be free while a thread waits and nothing is broken, besides a session
-/// timeout, which is how long an orphaned node may stay.
+/// timeout, which is how long an orphaned node may stay. In any case no longer than two session timeouts
+/// and [`MARGIN`], within which the nodes of requests are found that were carried out late.
 const FREE: Nanos = 3 * SECOND;
 /// How late a call with a limit may return, besides the time in which its process got no processor.
 /// The library promises 50 ms; the machine is busy.
@@ -243,7 +244,7 @@ impl Verdict {
                 changes.push((hold.end().unwrap_or(over).max(hold.got), -1, 0));
             }
         }
-        let limit = run.session_timeout() + FREE;
+        let limit = (run.session_timeout() + FREE).min(2 * run.session_timeout() + MARGIN);
         for (lock, mut changes) in changes {
             changes.sort_unstable();
             let (mut holders, mut waiters, mut last, mut free) = (0, 0, run.start, Vec::new());

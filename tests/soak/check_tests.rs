@@ -318,6 +318,14 @@ fn a_lock_that_nobody_gets_though_it_is_free() {
     };
     accepted(&waited("11000"));
     rejected(&waited("11200"), "a was free for 5.1 s with waiters");
+    // Twice the session timeout, if that is shorter.
+    let brief = |until: &str| {
+        let mut run = waited(until);
+        run.insert(SETTINGS.to_owned(), SETTINGS_TEXT.replace("=2000", "=1000"));
+        run
+    };
+    accepted(&brief("9000"));
+    rejected(&brief("9200"), "a was free for 3.1 s with waiters");
     // The servers tell who is ahead.
     let mut seen = waited("11200");
     let view = "10000 server-1 shows a x-7 77 7000000000 3\n";

@@ -22,7 +22,8 @@ const SETTLE: Duration = Duration::from_millis(200);
 
 pub(crate) struct Nemesis<'a> {
     pub(crate) ground: &'a Ground,
-    /// The proxies between workers and servers, by worker and server.
+    /// The proxies between workers and servers, by worker and server; only one for a worker with one
+    /// address in front of all servers.
     pub(crate) proxies: &'a [Vec<Proxy>],
     pub(crate) crew: &'a Crew,
     pub(crate) options: &'a Options,
@@ -37,6 +38,8 @@ enum Wound {
     Killed(Vec<usize>),
     Stopped(usize),
     Parted(usize),
+    /// The link of this follower is stalled, which the fronts are to lead away from.
+    Stalled(usize),
     Frozen(usize),
     Dead(usize),
     Ways(Vec<(usize, usize)>),
@@ -145,6 +148,25 @@ impl Nemesis<'_> {
                 self.ground.isolate(node);
                 Wound::Parted(node)
             }
+            Kind::StallLink => {
+                let node = follower();
+                tell(format!("server {node}"));
+                self.ground.stall(node);
+                Wound::Parted(node)
+            }
+            Kind::StallThenMove => {
+                let node = follower();
+                tell(format!("server {node}"));
+                self.move_fronts(node);
+                self.pause(SETTLE);
+                self.ground.stall(node);
+                Wound::Stalled(node)
+            }
+            Kind::MoveFront => {
+                tell(format!("to server {any}"));
+                self.move_fronts(any);
+                Wound::None
+            }
             Kind::Mute => {
                 tell(format!("server {any}"));
                 self.ground.mute(any);
@@ -207,6 +229,15 @@ impl Nemesis<'_> {
         }
     }
 
+    /// Has the workers that have one address for all servers connect to this one.
+    fn move_fronts(&self, node: usize) {
+        let servers = self.ground.ensemble.nodes();
+        for front in self.proxies.iter().filter(|ways| ways.len() < servers.len()).flatten() {
+            front.set_target(servers[node].addr());
+            front.cut();
+        }
+    }
+
     /// How long the fault lasts. One that must cost nothing is over before the lease is.
     fn length(&self, fault: &Fault) -> Duration {
         match fault.kind {
@@ -230,6 +261,7 @@ impl Nemesis<'_> {
     /// Replaces a worker, whose first session is opened at this server, and slowly.
     fn open_slowly(&self, worker: usize, node: usize, slow: Duration) {
         self.crew.kill(worker, self.journal);
+        let node = node % self.proxies[worker].len();
         for (index, way) in self.proxies[worker].iter().enumerate() {
             if index == node { way.slow_opening(slow) } else { way.refuse() }
         }
@@ -259,7 +291,7 @@ impl Nemesis<'_> {
     fn ways(&self, fault: &Fault) -> (String, Vec<(usize, usize)>) {
         let (workers, nodes) = (self.crew.size(), self.ground.ensemble.nodes().len());
         let (worker, node) = (self.victim(fault), fault.node % nodes);
-        let all = (0..workers).flat_map(|worker| (0..nodes).map(move |node| (worker, node)));
+        let all = (0..workers).flat_map(|worker| self.all_ways(worker));
         match fault.choice % 4 {
             0 => (format!("all to server {node}"), all.filter(|way| way.1 == node).collect()),
             1 => ("all".to_owned(), all.collect()),
@@ -304,6 +336,12 @@ impl Nemesis<'_> {
             }
             Wound::Stopped(node) => ensemble.node(node).resume(),
             Wound::Parted(node) => self.ground.heal(node),
+            Wound::Stalled(node) => {
+                self.move_fronts((node + 1 + fault.node % 2) % ensemble.nodes().len());
+                // Meanwhile workers make requests there.
+                self.pause(SETTLE);
+                self.ground.heal(node);
+            }
             Wound::Frozen(worker) => self.crew.resume(worker, self.journal),
             Wound::Dead(worker) => self.crew.replace(worker),
             Wound::Ways(ways) => {

@@ -87,6 +87,16 @@ impl Ground {
         }
     }
 
+    /// Holds up what a follower and the leader send each other, while clients can reach both: it
+    /// arrives late, after [`heal`](Ground::heal). With namespaces only what the follower sends, which TCP
+    /// sends again.
+    pub(crate) fn stall(&self, follower: usize) {
+        match &self.namespaces {
+            Some(namespaces) => namespaces.lose(follower, self.ensemble.leader()),
+            None => self.ensemble.hold_up_from_leader(follower),
+        }
+    }
+
     /// Loses what the server sends to the others, and not what they send.
     ///
     /// Only with namespaces.
@@ -108,7 +118,7 @@ impl Ground {
         }
     }
 
-    /// Ends `isolate`, `mute` and `unplug` for one server.
+    /// Ends `isolate`, `stall`, `mute` and `unplug` for one server.
     pub(crate) fn heal(&self, node: usize) {
         let count = self.ensemble.nodes().len();
         match &self.namespaces {
@@ -140,7 +150,12 @@ fn settings(soak: &soak::Options) -> Options {
     if less {
         unequal.push(Unequal { member: 1, min_session, max_session: milliseconds(least) });
     }
-    let sync_limit = if soak.plan == soak::Plan::Lease { patience } else { options.sync_limit };
+    let sync_limit = match soak.plan {
+        soak::Plan::Lease => patience,
+        // No follower parts from the leader while its link is stalled.
+        soak::Plan::Late => patience * 4,
+        soak::Plan::All | soak::Plan::Rolling => options.sync_limit,
+    };
     Options { sync_limit, unequal, ..options }
 }
 

@@ -20,10 +20,12 @@ usage: soak [--minutes N] [--nodes 1|3] [--seed S] [--out DIR] [...]
   --nodes 1|3         number of servers (3)
   --seed S            decides which faults happen, in which order; a random seed is printed
   --out DIR           where to write histories, summary and timeline (target/soak/...)
-  --plan all|rolling|lease
+  --plan all|rolling|lease|late
                       all faults; or only restarts of one server after another, during which
                       no session may be lost; or only faults that a session's lease must
-                      survive, such as sessions that open slowly and throttled heartbeats (all)
+                      survive, such as sessions that open slowly and throttled heartbeats; or
+                      only stalled links between servers, and one address in front of all, by
+                      which requests are carried out late (all)
   --locks all|patience|beside
                       locks of all kinds; or only those with patience, of three lengths; or
                       those beside others on the same paths, and Curator's (all)
@@ -52,11 +54,16 @@ pub(crate) enum Plan {
     All,
     Rolling,
     Lease,
+    Late,
 }
 
 impl Plan {
-    const NAMES: [(&str, Plan); 3] =
-        [("all", Plan::All), ("rolling", Plan::Rolling), ("lease", Plan::Lease)];
+    const NAMES: [(&str, Plan); 4] = [
+        ("all", Plan::All),
+        ("rolling", Plan::Rolling),
+        ("lease", Plan::Lease),
+        ("late", Plan::Late),
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         name_of(self, &Plan::NAMES)
@@ -195,15 +202,16 @@ impl Options {
         }
         if options.session.is_zero() {
             options.session = Duration::from_secs(match options.plan {
-                Plan::All => 2,
+                Plan::All | Plan::Late => 2,
                 Plan::Rolling | Plan::Lease => 10,
             });
         }
         if options.unequal != (false, false) && options.nodes == 1 {
             return Err("--unequal needs three servers: use --nodes 3".to_owned());
         }
-        if options.plan == Plan::Rolling && options.nodes == 1 {
-            return Err("--plan rolling needs three servers: use --nodes 3".to_owned());
+        if matches!(options.plan, Plan::Rolling | Plan::Late) && options.nodes == 1 {
+            let plan = options.plan.name();
+            return Err(format!("--plan {plan} needs three servers: use --nodes 3"));
         }
         Ok(options)
     }
@@ -211,6 +219,16 @@ impl Options {
     pub(crate) fn stated(&self) -> Stated {
         let default = if self.plan == Plan::Lease { Stated::Half } else { Stated::None };
         self.stated.unwrap_or(default)
+    }
+
+    /// Whether a worker has one address, in front of all servers, instead of one for each server.
+    pub(crate) fn has_front(&self, slot: usize) -> bool {
+        let has_front = match self.plan {
+            Plan::All => slot % 2 == 1,
+            Plan::Late => true,
+            Plan::Rolling | Plan::Lease => false,
+        };
+        has_front && self.nodes > 1
     }
 
     /// The tick that a worker tells the library.

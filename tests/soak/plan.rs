@@ -35,6 +35,9 @@ pub(crate) enum Kind {
     SlowReopening,
     BriefStop,
     Throttle,
+    StallLink,
+    StallThenMove,
+    MoveFront,
 }
 
 /// What a fault harms. Faults of one round are of different groups. Faults on data come alone: they
@@ -58,8 +61,8 @@ enum Needs {
 type Entry = (Kind, &'static str, Group, Needs, u64, u64);
 
 /// Each kind with its name, its group, what it needs, and its shortest and longest duration: in
-/// milliseconds, or in thousandths of the session timeout if it must [cost no lock](Kind::costs_nothing).
-const KINDS: [Entry; 28] = {
+/// milliseconds, or in thousandths of the session timeout if that [decides](Kind::has_times_of_a_session).
+const KINDS: [Entry; 31] = {
     use Group::*;
     use Kind::*;
     use Needs::*;
@@ -92,6 +95,11 @@ const KINDS: [Entry; 28] = {
         (SlowReopening, "slow-reopening", Connections, Nothing, 300, 600),
         (BriefStop, "brief-stop", Servers, Nothing, 250, 315),
         (Throttle, "throttle", Connections, Nothing, 500, 2000),
+        (StallLink, "stall-link", Servers, Ensemble, 300, 750),
+        // Longer than a client waits for an answer before it gives its connection up, and not as long
+        // as a session lives on without its client.
+        (StallThenMove, "stall-then-move", Servers, Ensemble, 450, 750),
+        (MoveFront, "move-front", Connections, Ensemble, 0, 300),
     ]
 };
 
@@ -109,6 +117,15 @@ impl Kind {
     pub(crate) fn costs_nothing(self) -> bool {
         use Kind::*;
         matches!(self, SlowOpening | SlowReopening | BriefStop | Throttle)
+    }
+
+    /// Whether requests of a connection that was given up may be carried out late.
+    fn is_late(self) -> bool {
+        matches!(self, Kind::StallLink | Kind::StallThenMove | Kind::MoveFront)
+    }
+
+    fn has_times_of_a_session(self) -> bool {
+        self.costs_nothing() || matches!(self, Kind::StallLink | Kind::StallThenMove)
     }
 
     pub(crate) fn named(name: &str) -> Option<Kind> {
@@ -150,8 +167,8 @@ pub(crate) struct Plan {
     /// Kinds still to come: each possible kind comes once before any comes again.
     bag: Vec<Kind>,
     timeout: Duration,
-    /// Whether all faults are of the kinds that must cost nothing, and come one at a time.
-    is_mild: bool,
+    /// Between faults that come one at a time: from and to, in thousandths of the session timeout.
+    quiet: Option<(u64, u64)>,
 }
 
 impl Plan {
@@ -163,14 +180,24 @@ impl Plan {
             Needs::Namespaces => namespaces && nodes > 1,
         };
         let possible = KINDS.iter().filter(possible).map(|entry| entry.0).collect();
-        Plan { rng: Rng::new(seed), possible, bag: Vec::new(), timeout, is_mild: false }
+        Plan { rng: Rng::new(seed), possible, bag: Vec::new(), timeout, quiet: None }
     }
 
     /// Only faults that must cost nothing.
     pub(crate) fn mild(seed: u64, timeout: Duration) -> Plan {
         let mut plan = Plan::new(seed, 1, false, timeout);
         plan.possible.retain(|kind| kind.costs_nothing());
-        plan.is_mild = true;
+        // The lease recovers from one fault before the next one.
+        plan.quiet = Some((650, 1000));
+        plan
+    }
+
+    /// Only faults by which requests come late.
+    pub(crate) fn late(seed: u64, nodes: usize, timeout: Duration) -> Plan {
+        let mut plan = Plan::new(seed, nodes, false, timeout);
+        plan.possible.retain(|kind| kind.is_late());
+        // Long enough to see whether a lock stays free that threads wait for.
+        plan.quiet = Some((3000, 4000));
         plan
     }
 
@@ -187,7 +214,7 @@ impl Plan {
         let at = self.bag.iter().rposition(|kind| fits(kind.entry().2))?;
         let kind = self.bag.remove(at);
         let (.., shortest, longest) = *kind.entry();
-        let length = match kind.costs_nothing() {
+        let length = match kind.has_times_of_a_session() {
             true => self.share(shortest, longest),
             false => self.rng.milliseconds(shortest, longest),
         };
@@ -207,9 +234,8 @@ impl Iterator for Plan {
 
     fn next(&mut self) -> Option<Round> {
         let first = self.draw(|_| true)?;
-        if self.is_mild {
-            // The lease recovers from one fault before the next one.
-            return Some(Round { faults: vec![first], quiet: self.share(650, 1000) });
+        if let Some((least, most)) = self.quiet {
+            return Some(Round { faults: vec![first], quiet: self.share(least, most) });
         }
         let group = first.kind.entry().2;
         let mut faults = vec![first];
@@ -251,6 +277,7 @@ mod tests {
         assert!(single.contains(&Kind::KillLeader));
         assert!(!kinds(Plan::new(1, 3, false, T), 200).contains(&Kind::Mute));
         assert!(kinds(Plan::mild(1, T), 200).into_iter().all(Kind::costs_nothing));
+        assert!(kinds(Plan::late(1, 3, T), 200).into_iter().all(Kind::is_late));
     }
 
     #[test]

@@ -51,7 +51,10 @@ pub(crate) fn whole(options: &Options, stop: &Arc<AtomicBool>) -> Result<PathBuf
     {
         let servers = ground.ensemble.nodes();
         let proxies: Vec<Vec<Proxy>> = (0..options.workers)
-            .map(|_| servers.iter().map(|server| Proxy::start(server.addr())).collect())
+            .map(|slot| {
+                let ways = if options.has_front(slot) { 1 } else { servers.len() };
+                servers.iter().take(ways).map(|server| Proxy::start(server.addr())).collect()
+            })
             .collect();
         let hosts = proxies
             .iter()
@@ -149,6 +152,7 @@ fn run(nemesis: &Nemesis<'_>, options: &Options, out: &Path) -> Result<(), Box<d
                 nemesis.rage(plan::Plan::new(seed, options.nodes, namespaces, least));
             }
             Plan::Lease => nemesis.rage(plan::Plan::mild(seed, least)),
+            Plan::Late => nemesis.rage(plan::Plan::late(seed, options.nodes, least)),
             Plan::Rolling => nemesis.roll(),
         }
         let quiet = Instant::now() + LAST_QUIET;
