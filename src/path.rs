@@ -118,6 +118,15 @@ fn is_refused(c: char) -> bool {
     )
 }
 
+/// A path of the server's as a client with this chroot names it.
+pub(crate) fn shown<'a>(chroot: &str, whole: &'a str) -> &'a str {
+    match whole.strip_prefix(chroot) {
+        Some("") => "/",
+        Some(path) => path,
+        None => whole,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -557,7 +557,7 @@ impl Attempt<'_> {
         let siblings = siblings.filter(|_| before == after);
         if let Some(siblings) = &siblings {
             self.look_round(siblings);
-            leaving.extend(self.call.core().delete_strays(session, &self.node, siblings));
+            leaving.extend(self.call.core().strays().delete(session, &self.node, siblings));
         }
         let listing =
             siblings.map(|children| Listing { on: after, children, watched: false, leaving });
@@ -671,7 +671,7 @@ impl Attempt<'_> {
         let (children, on) = self.ask_on(session, |session, node| session.names(node, watch))?;
         let children = self.sort(children, if watch { WATCH_ALL } else { LIST });
         if let Ok(Some(children)) = &children {
-            leaving.extend(self.call.core().delete_strays(session, &self.node, children));
+            leaving.extend(self.call.core().strays().delete(session, &self.node, children));
             if !watch {
                 self.look_round(children);
             }

@@ -6,8 +6,8 @@
 //! - The create carries a guid, fresh for every attempt, so that a node whose creation was not
 //!   confirmed is found again and adopted rather than created twice.
 //! - Such a node is adopted only if it belongs to the live session.
-//! - A node counts as never created only if a list does not have it, on a connection whose server
-//!   has caught up with the leader before.
+//! - If a list does not have it, on a connection whose server has caught up with the leader before, another one
+//!   is created. The first may still come: then it is deleted, by this call or a later one.
 
 use uuid::Uuid;
 

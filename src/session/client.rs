@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::client_shared_state::{ClientCore, Patience, known};
@@ -227,7 +226,7 @@ impl Client {
             },
             pending_deletes: core.reaper.backlog(),
             threads: rt::live_threads(),
-            strays: core.strays.load(Ordering::SeqCst),
+            strays: core.strays().found(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::callback_threads::{Callbacks, InOrder};
 use super::connection::Ensemble;
 use super::event_reports::{OnReport, Reports};
-use super::look_for_strays;
+use super::look_for_strays::Strays;
 use super::notify::{Signals, Waiter};
 use super::one_session::Session;
 use super::owned_nodes::OnDoubt;
@@ -21,7 +21,8 @@ use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LogAs};
 use crate::logging;
-use crate::rt::{self, AtomicU64, Deadline, Mutex};
+use crate::path;
+use crate::rt::{self, Deadline, Mutex};
 use crate::session_id::SessionId;
 
 /// How long closing a client may wait for the server.
@@ -47,8 +48,6 @@ pub(crate) struct ClientCore {
     deadlock_warning: OnceLock<Duration>,
     /// How many bytes of paths the servers can carry at a session's end, if that was stated.
     paths_limit: OnceLock<usize>,
-    /// How many nodes were found that requests without an answer had made late.
-    pub(super) strays: AtomicU64,
     /// Nodes about which a warning was logged recently.
     warned: Mutex<BTreeSet<String>>,
     pub(super) ensemble: Box<dyn Ensemble>,
@@ -57,6 +56,7 @@ pub(crate) struct ClientCore {
     rejoining: Callbacks,
     reports: Arc<Reports>,
     pub(super) reaper: Arc<Reaper>,
+    strays: Arc<Strays>,
     timer: Arc<Reaper>,
     pub(super) slot: Mutex<SessionSlot>,
     changed: Arc<Signals>,
@@ -89,15 +89,6 @@ pub(super) struct StateListener {
     calls: Arc<InOrder>,
 }
 
-/// A path of the server's as a client with this chroot names it.
-fn shown<'a>(chroot: &str, whole: &'a str) -> &'a str {
-    match whole.strip_prefix(chroot) {
-        Some("") => "/",
-        Some(path) => path,
-        None => whole,
-    }
-}
-
 /// The id of a session, unless it is unknown, as on a handle without any node of the client's yet.
 pub(super) fn known(session: i64) -> Option<SessionId> {
     (session != 0).then_some(SessionId::from(session))
@@ -124,12 +115,13 @@ impl ClientCore {
             if process != std::process::id() {
                 return;
             }
-            let path = shown(&prefix, path).to_owned();
+            let path = path::shown(&prefix, path).to_owned();
             pending.report(LogAs::CLEANUP, || match is_pending {
                 true => Event::CleanupPending { path },
                 false => Event::CleanupEnded { path },
             });
         });
+        let strays = Strays::new(Arc::clone(&reaper), chroot.clone());
         ClientCore {
             process: std::process::id(),
             hosts,
@@ -137,13 +129,13 @@ impl ClientCore {
             retry,
             deadlock_warning: OnceLock::new(),
             paths_limit: OnceLock::new(),
-            strays: AtomicU64::new(0),
             warned: Mutex::default(),
             ensemble,
             events: Callbacks::of_program(),
             rejoining: Callbacks::new("zklock-member", MOST_REJOINING),
             reports,
             reaper,
+            strays: Arc::new(strays),
             timer: Reaper::new("zklock-timer", |_, _| ()),
             slot: Mutex::default(),
             changed: Arc::default(),
@@ -217,6 +209,11 @@ impl ClientCore {
 
     pub(crate) fn reaper(&self) -> &Arc<Reaper> {
         &self.reaper
+    }
+
+    /// Nodes that were made late.
+    pub(crate) fn strays(&self) -> &Strays {
+        &self.strays
     }
 
     /// For what is due at some time and asks the server nothing: requests of others do not delay it.
@@ -314,7 +311,7 @@ impl ClientCore {
 
     /// Turns the server's path into the path as the client names it.
     pub(crate) fn shown<'a>(&self, whole: &'a str) -> &'a str {
-        shown(&self.chroot, whole)
+        path::shown(&self.chroot, whole)
     }
 
     /// Whether this is a forked process, in which the client has no threads, and whose session is
@@ -465,7 +462,7 @@ impl ClientCore {
                         core.noticed_change();
                         core.reopen();
                     }
-                    OnDoubt::Look => look_for_strays::begin(&core, &session),
+                    OnDoubt::Look => core.strays.look_in(&session),
                 }
             }
         });

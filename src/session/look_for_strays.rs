@@ -4,50 +4,108 @@
 //! only a write tells that the leader takes another server to serve the session: the connection is closed then, and
 //! the look begins anew on the next one, which serves the session for certain.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::child_names::Names;
-use super::client_shared_state::ClientCore;
 use super::connection::{Answer, Fault};
 use super::creates_in_doubt::BETWEEN_LOOKS;
 use super::one_session::Session;
+use super::reaper::Reaper;
 use crate::logging;
 use crate::path;
-use crate::rt;
+use crate::rt::{self, AtomicU64};
 
 /// Where the session timeout is not known, on a program's handle.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Looks in the background, as long as nodes are looked for.
-pub(super) fn begin(core: &Arc<ClientCore>, session: &Arc<Session>) {
-    let (of_core, of_session) = (Arc::downgrade(core), Arc::downgrade(session));
-    let due = rt::now().checked_add(timeout(session) / 3);
-    let look = move || look(&of_core.upgrade()?, &Weak::upgrade(&of_session)?);
-    core.reaper.later(session, due.unwrap_or_else(rt::now), look);
+/// See the module. One for all sessions of a client.
+pub(crate) struct Strays {
+    reaper: Arc<Reaper>,
+    chroot: String,
+    found: AtomicU64,
+}
+
+impl Strays {
+    pub(super) fn new(reaper: Arc<Reaper>, chroot: String) -> Strays {
+        Strays { reaper, chroot, found: AtomicU64::new(0) }
+    }
+
+    /// How many were found.
+    pub(super) fn found(&self) -> u64 {
+        self.found.load(Ordering::Relaxed)
+    }
+
+    /// Looks in the background, as long as nodes of the session are looked for.
+    pub(super) fn look_in(self: &Arc<Self>, session: &Arc<Session>) {
+        let (strays, of_session) = (Arc::downgrade(self), Arc::downgrade(session));
+        let due = rt::now().checked_add(timeout(session) / 3);
+        let look = move || strays.upgrade()?.look(&of_session.upgrade()?);
+        self.reaper.later(session, due.unwrap_or_else(rt::now), look);
+    }
+
+    /// Looks where it is time to; returns when to do that again.
+    fn look(&self, session: &Arc<Session>) -> Option<Instant> {
+        let (owned, timeout) = (session.owned(), timeout(session));
+        let parents = owned.due(rt::now(), timeout);
+        if !parents.is_empty() && session.status().now().is_usable() {
+            // After a lost connection, the next one is a reason to look again.
+            if let Ok((lists, connection)) = list(session, &parents) {
+                for (parent, names) in parents.iter().zip(&lists) {
+                    self.delete(session, parent, names);
+                    self.delete_named(session, parent, names);
+                }
+                owned.note_looks(&parents, rt::now(), connection);
+            }
+        }
+        let soonest = rt::now().checked_add(BETWEEN_LOOKS.min(timeout / 3))?;
+        owned.next_look(timeout).map(|next| next.max(soonest))
+    }
+
+    /// Has the children deleted that were made late and that nobody wants; returns their names. No call waits for
+    /// them any more.
+    pub(crate) fn delete(
+        &self,
+        session: &Arc<Session>,
+        parent: &str,
+        children: &Names,
+    ) -> Vec<String> {
+        let strays = session.owned().take_strays(parent, children);
+        for name in &strays {
+            let path = path::join(parent, name);
+            self.report(&path);
+            self.reaper.delete(session, path);
+        }
+        strays
+    }
+
+    /// Of names that others may have, too, the owner tells whose node it is.
+    fn delete_named(&self, session: &Arc<Session>, parent: &str, names: &Names) {
+        let owned = session.owned();
+        for name in owned.named_in_doubt(parent, names) {
+            let path = path::join(parent, &name);
+            let Ok(Some(stat)) = session.exists(&path, false) else { continue };
+            if stat.ephemeral_owner == session.id() && !owned.is_wanted(&path) {
+                owned.settle_doubt(&path, true);
+                self.report(&path);
+                self.reaper.delete_named(session, path, stat.czxid);
+            }
+        }
+    }
+
+    fn report(&self, path: &str) {
+        self.found.fetch_add(1, Ordering::Relaxed);
+        logging::warning!(
+            target: "zklock::reaper",
+            "{:?} was created by a request that got no answer, and that the ensemble has carried out later: deleting it",
+            path::shown(&self.chroot, path)
+        );
+    }
 }
 
 fn timeout(session: &Session) -> Duration {
     Some(session.info().timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(USUAL_TIMEOUT)
-}
-
-/// Looks where it is time to; returns when to do that again.
-fn look(core: &Arc<ClientCore>, session: &Arc<Session>) -> Option<Instant> {
-    let (owned, timeout) = (session.owned(), timeout(session));
-    let parents = owned.due(rt::now(), timeout);
-    if !parents.is_empty() && session.status().now().is_usable() {
-        // After a lost connection, the next one is a reason to look again.
-        if let Ok((lists, connection)) = list(session, &parents) {
-            for (parent, names) in parents.iter().zip(&lists) {
-                core.delete_strays(session, parent, names);
-                delete_named(core, session, parent, names);
-            }
-            owned.note_looks(&parents, rt::now(), connection);
-        }
-    }
-    let soonest = rt::now().checked_add(BETWEEN_LOOKS.min(timeout / 3))?;
-    owned.next_look(timeout).map(|next| next.max(soonest))
 }
 
 /// The children of the parents, and the connection on which all was answered.
@@ -66,48 +124,5 @@ fn list(session: &Session, parents: &[String]) -> Answer<(Vec<Names>, u64)> {
     match session.status().now().connection == connection {
         true => Ok((lists, connection)),
         false => Err(Fault::ConnectionLoss),
-    }
-}
-
-/// Of names that others may have, too, the owner tells whose node it is.
-fn delete_named(core: &Arc<ClientCore>, session: &Arc<Session>, parent: &str, names: &Names) {
-    let owned = session.owned();
-    for name in owned.named_in_doubt(parent, names) {
-        let path = path::join(parent, &name);
-        let found = session.exists(&path, false);
-        let Ok(Some(stat)) = found else { continue };
-        if stat.ephemeral_owner == session.id() && !owned.is_wanted(&path) {
-            owned.settle_doubt(&path, true);
-            core.report_stray(&path);
-            core.reaper.delete_named(session, path, stat.czxid);
-        }
-    }
-}
-
-impl ClientCore {
-    /// Has the children deleted that were made late and that nobody wants; returns their names. No call waits for
-    /// them any more.
-    pub(crate) fn delete_strays(
-        &self,
-        session: &Arc<Session>,
-        parent: &str,
-        children: &Names,
-    ) -> Vec<String> {
-        let strays = session.owned().take_strays(parent, children);
-        for name in &strays {
-            let path = path::join(parent, name);
-            self.report_stray(&path);
-            self.reaper.delete(session, path);
-        }
-        strays
-    }
-
-    fn report_stray(&self, path: &str) {
-        self.strays.fetch_add(1, Ordering::Relaxed);
-        logging::warning!(
-            target: "zklock::reaper",
-            "{:?} was created by a request that got no answer, and that the ensemble has carried out later: deleting it",
-            self.shown(path)
-        );
     }
 }

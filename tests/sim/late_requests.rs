@@ -48,7 +48,7 @@ fn a_contender_that_is_made_late_is_found_and_deleted() {
             }
             for _ in 0..20 {
                 let began = schedule.time();
-                let limit = stage.habits.session_timeout * 3;
+                let limit = stage.habits.session_timeout * 2 + stage.habits.latency * 20;
                 if !matches!(lock.try_lock_for(limit), Ok(Some(_))) {
                     stage.accuse(format!("no lock within {limit:?}, from {began:?} on"));
                 }
