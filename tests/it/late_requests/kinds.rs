@@ -12,42 +12,49 @@ use super::AMPLE;
 use crate::support::raw::{Failure, NO_NODE, Raw};
 use crate::support::{mutex, strict};
 
-/// What a node has to be like, also after late requests.
+/// What is right below a node, also after late requests. Other nodes may be there for a while.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Right {
-    /// A late node may be there for a while, and has to be deleted.
-    NoChild,
-    /// At no time may it be otherwise: what is undone was acknowledged.
-    OnlyChild(&'static str),
-    /// The same.
-    Data(&'static str),
+    Nothing,
+    /// This child, with these data, at any time: what is undone was acknowledged.
+    Only(&'static str, Option<&'static str>),
     /// A call that may have taken effect said so.
-    OneChildAtMost,
+    OneAtMost,
+}
+
+/// What is wrong below a node.
+pub(super) struct Wrong {
+    pub(super) what: String,
+    pub(super) may_be_mended: bool,
 }
 
 impl Right {
-    pub(super) fn is_lasting(self) -> bool {
-        !matches!(self, Right::NoChild)
-    }
-
-    /// What is wrong with the node.
-    pub(super) fn what_is_wrong(self, raw: &mut Raw, node: &str) -> Option<String> {
-        if let Right::Data(right) = self {
-            let found = raw.get_data(node).map(|(data, _)| data);
-            let is_right = found.as_ref().is_ok_and(|data| data == right.as_bytes());
-            let found = found.map(|data| String::from_utf8_lossy(&data).into_owned());
-            return (!is_right).then(|| format!("{node} is {found:?}, not {right}"));
-        }
-        let children = match raw.get_children(node) {
+    pub(super) fn what_is_wrong(self, raw: &mut Raw, node: &str) -> Option<Wrong> {
+        let mut children = match raw.get_children(node) {
             Err(Failure::Server(NO_NODE)) => Vec::new(),
             children => children.unwrap(),
         };
-        let is_right = match self {
-            Right::OnlyChild(name) => children == [name],
-            Right::OneChildAtMost => children.len() <= 1,
-            _ => children.is_empty(),
+        let wrong = |what: String, may_be_mended| {
+            Some(Wrong { what: format!("{node} has {what}"), may_be_mended })
         };
-        (!is_right).then(|| format!("{node} has {children:?}"))
+        match self {
+            Right::Only(name, _) if !children.iter().any(|child| child == name) => {
+                return wrong(format!("{children:?}, not {name}"), false);
+            }
+            Right::Only(name, Some(data)) => {
+                let (found, _) = raw.get_data(&format!("{node}/{name}")).unwrap();
+                if found != data.as_bytes() {
+                    return wrong(
+                        format!("{}, not {data}", String::from_utf8_lossy(&found)),
+                        false,
+                    );
+                }
+            }
+            Right::OneAtMost if children.len() == 1 => children.clear(),
+            _ => {}
+        }
+        children.retain(|child| !matches!(self, Right::Only(name, _) if child == name));
+        if children.is_empty() { None } else { wrong(format!("{children:?}"), true) }
     }
 }
 
@@ -82,6 +89,7 @@ pub(super) struct Kind {
     /// The request that it sends after the gate is the one that comes late.
     pub(super) act: fn(&Spot, &Gate) -> Result<()>,
     pub(super) right: Right,
+    pub(super) has_transaction: bool,
 }
 
 /// Where one client does it.
@@ -128,7 +136,7 @@ impl Spot {
     }
 
     fn value(&self) -> SharedValue {
-        SharedValue::new(&self.zk, &self.base, "x")
+        SharedValue::new(&self.zk, self.at("in"), "x")
     }
 
     fn once(&self) -> Once {
@@ -169,7 +177,8 @@ pub(super) const KINDS: [Kind; 15] = [
             gate.pass();
             spot.mutex().lock()?.unlock()
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: false,
     },
     Kind {
         name: "semaphore",
@@ -178,7 +187,8 @@ pub(super) const KINDS: [Kind; 15] = [
             gate.pass();
             spot.semaphore().acquire()?.release()
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: false,
     },
     Kind {
         name: "election",
@@ -187,7 +197,8 @@ pub(super) const KINDS: [Kind; 15] = [
             gate.pass();
             spot.election().campaign()?.resign()
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: false,
     },
     Kind {
         name: "reader",
@@ -196,7 +207,8 @@ pub(super) const KINDS: [Kind; 15] = [
             gate.pass();
             spot.read_write().read()?.unlock()
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: false,
     },
     Kind {
         name: "writer",
@@ -205,7 +217,8 @@ pub(super) const KINDS: [Kind; 15] = [
             gate.pass();
             spot.read_write().write()?.unlock()
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: false,
     },
     Kind {
         name: "waiting room",
@@ -217,7 +230,8 @@ pub(super) const KINDS: [Kind; 15] = [
             gate.pass();
             spot.patient().lock()?.unlock()
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: false,
     },
     Kind {
         name: "group member",
@@ -226,7 +240,8 @@ pub(super) const KINDS: [Kind; 15] = [
             gate.pass();
             spot.group().join("m", "")?.leave()
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: false,
     },
     Kind {
         name: "queue lease",
@@ -239,7 +254,8 @@ pub(super) const KINDS: [Kind; 15] = [
             // Not acknowledged: the item stays.
             spot.queue().lease().map(drop)
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: false,
     },
     Kind {
         name: "queue item",
@@ -254,7 +270,8 @@ pub(super) const KINDS: [Kind; 15] = [
                 _ => Ok(()),
             }
         },
-        right: Right::OneChildAtMost,
+        right: Right::OneAtMost,
+        has_transaction: false,
     },
     Kind {
         name: "barrier raised",
@@ -267,7 +284,8 @@ pub(super) const KINDS: [Kind; 15] = [
             insist(|| spot.barrier().raise())?;
             insist(|| spot.barrier().lift()).map(drop)
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: true,
     },
     Kind {
         name: "barrier lifted",
@@ -277,7 +295,8 @@ pub(super) const KINDS: [Kind; 15] = [
             insist(|| spot.barrier().lift())?;
             insist(|| spot.barrier().raise()).map(drop)
         },
-        right: Right::OnlyChild("x"),
+        right: Right::Only("x", None),
+        has_transaction: true,
     },
     Kind {
         name: "once marked",
@@ -290,7 +309,8 @@ pub(super) const KINDS: [Kind; 15] = [
             insist(|| spot.run_once(|| gate.take().map_or((), Gate::pass)))?;
             insist(|| spot.once().forget("k")).map(drop)
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: true,
     },
     Kind {
         name: "once forgotten",
@@ -300,7 +320,8 @@ pub(super) const KINDS: [Kind; 15] = [
             insist(|| spot.once().forget("k"))?;
             insist(|| spot.run_once(|| {}))
         },
-        right: Right::OnlyChild("k"),
+        right: Right::Only("k", None),
+        has_transaction: true,
     },
     Kind {
         name: "maintenance",
@@ -311,16 +332,18 @@ pub(super) const KINDS: [Kind; 15] = [
             let held = lock.hold_for_maintenance("test", MaintenanceEnd::Never, AMPLE)?;
             lock.release_maintenance(&held.expect("a lock that nobody has")).map(drop)
         },
-        right: Right::NoChild,
+        right: Right::Nothing,
+        has_transaction: false,
     },
     Kind {
         name: "value",
-        prepare: |spot| spot.value().set("0").map(|_| vec![spot.at("x")]),
+        prepare: |spot| spot.value().set("0").map(|_| vec![spot.at("in")]),
         act: |spot, gate| {
             gate.pass();
             spot.value().set("A")?;
             spot.value().set("B").map(drop)
         },
-        right: Right::Data("B"),
+        right: Right::Only("x", Some("B")),
+        has_transaction: false,
     },
 ];

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use zklock::{Client, LockGuard, SessionId};
 
-use self::kinds::{Gate, KINDS, Kind, Spot};
+use self::kinds::{Gate, KINDS, Kind, Spot, Wrong};
 use crate::support::ensemble::{Ensemble, Options};
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind as NodeKind, Raw};
@@ -54,14 +54,15 @@ struct Player {
 }
 
 impl Player {
-    fn what_is_wrong(&self, raw: &mut Raw) -> Option<String> {
+    fn what_is_wrong(&self, raw: &mut Raw) -> Option<Wrong> {
         self.nodes.iter().find_map(|node| self.kind.right.what_is_wrong(raw, node))
     }
 
     /// Changes when a request that comes late is carried out.
     fn versions(&self, raw: &mut Raw) -> Vec<Option<(i32, i32)>> {
-        let stat = |node: &String| raw.exists(node).unwrap();
-        self.nodes.iter().map(stat).map(|stat| Some((stat?.version, stat?.cversion))).collect()
+        let nodes = self.nodes.iter().flat_map(|node| [node.clone(), format!("{node}/x")]);
+        let stats = nodes.map(|node| raw.exists(&node).unwrap());
+        stats.map(|stat| Some((stat?.version, stat?.cversion))).collect()
     }
 
     /// What of the guard or session that it keeps is gone.
@@ -90,17 +91,20 @@ struct Scene {
     front: Proxy,
     base: String,
     holds: bool,
+    /// Of which kind the requests are that come late: the first one of each client.
+    late: &'static [i32],
+    kinds: Vec<&'static Kind>,
 }
 
 impl Scene {
     /// With clients that hold a lock all the time, or that hold nothing.
-    fn start(holds: bool) -> Scene {
+    fn start(holds: bool, late: &'static [i32], kinds: Vec<&'static Kind>) -> Scene {
         let tick = u32::try_from(TICK.as_millis()).unwrap();
         let ticks = u32::try_from(AMPLE.as_millis()).unwrap() / tick;
         let options = Options { tick, sync_limit: ticks, init_limit: ticks, ..Options::default() };
         let servers = Ensemble::start(3, &options).expect("an ensemble");
         let front = Proxy::start(servers.node(servers.all_followers()[0]).addr());
-        Scene { servers, front, base: unique_base("late"), holds }
+        Scene { servers, front, base: unique_base("late"), holds, late, kinds }
     }
 
     fn direct(&self) -> Raw {
@@ -108,7 +112,8 @@ impl Scene {
     }
 
     fn players(&self, round: usize) -> Vec<Player> {
-        let all = KINDS.iter().flat_map(|kind| (0..COPIES).map(move |copy| (kind, copy)));
+        let all =
+            self.kinds.iter().copied().flat_map(|kind| (0..COPIES).map(move |copy| (kind, copy)));
         // What has to be there before is made by a client that loses no connection.
         let maker = &connecting(&self.servers.node(self.servers.leader()).hosts())
             .session_timeout(AMPLE)
@@ -188,8 +193,10 @@ impl Scene {
              lost before; of {OTHERS} others: {late_others} carried out late",
             players.len()
         );
-        // Nothing of a session that was closed is carried out.
-        let is_tested = many > 0 && lost == 0 || !self.holds && replaced > 0;
+        // Nothing of a session that was closed is carried out, and no transaction that comes late
+        // changes anything.
+        let is_harmless = !self.holds && replaced > 0 || self.late == [opcode::MULTI];
+        let is_tested = lost == 0 && (many > 0 || is_harmless);
         let all = players.iter().zip(late).zip(wrong).map(|((player, late), wrong)| Outcome {
             kind: player.kind.name,
             late,
@@ -228,12 +235,12 @@ impl Scene {
     fn hold_up(&self, gate: &Gate, players: &[Player], from: usize) {
         let connections = gate.open(|| {
             self.front.reset_counts();
-            WRITES.iter().for_each(|write| self.front.stall_request(*write));
+            self.late.iter().for_each(|write| self.front.stall_request(*write));
             self.front.connections()
         });
         eventually(AMPLE, "a request of each client", || {
             let seen = self.front.requests();
-            let writes = seen.iter().filter(|one| WRITES.contains(&one.opcode));
+            let writes = seen.iter().filter(|one| self.late.contains(&one.opcode));
             let (paths, others): (Vec<_>, Vec<_>) =
                 writes.map(|one| one.path.as_deref()).partition(Option::is_some);
             let has_asked = |player: &&Player| {
@@ -281,37 +288,33 @@ impl Scene {
 /// What is wrong of each client: for a moment if it must never be, otherwise longer than promised.
 fn what_stays_wrong(players: &[Player], raw: &mut Raw, since: &Stopwatch) -> Vec<Option<String>> {
     let mut wrong: Vec<_> = players.iter().map(|player| player.what_is_wrong(raw)).collect();
-    let may_be_mended = |player: &Player, wrong: &Option<String>| {
-        wrong.is_some() && !player.kind.right.is_lasting()
-    };
+    let may_be_mended =
+        |wrong: &Option<Wrong>| wrong.as_ref().is_some_and(|wrong| wrong.may_be_mended);
     let limit = 2 * T + MARGIN;
     let is_in_time = || {
         // The wait must end even on a machine that is always busy.
         since.elapsed() < limit || since.elapsed() < 4 * limit && since.took().within(limit)
     };
-    while players.iter().zip(&wrong).any(|(player, wrong)| may_be_mended(player, wrong))
-        && is_in_time()
-    {
+    while wrong.iter().any(may_be_mended) && is_in_time() {
         for (player, wrong) in players.iter().zip(&mut wrong) {
-            if may_be_mended(player, wrong) {
+            if may_be_mended(wrong) {
                 *wrong = player.what_is_wrong(raw);
             }
         }
         thread::sleep(Duration::from_millis(100));
     }
-    let at_the_end = |(player, wrong): (&Player, Option<String>)| {
-        wrong.or_else(|| player.what_is_wrong(raw)).or_else(|| {
+    let at_the_end = |(player, wrong): (&Player, Option<Wrong>)| {
+        let wrong = wrong.or_else(|| player.what_is_wrong(raw)).map(|wrong| wrong.what);
+        wrong.or_else(|| {
             player.what_was_lost(raw).map(|what| format!("{}: {what}", player.spot.base))
         })
     };
     players.iter().zip(wrong).map(at_the_end).collect()
 }
 
-/// Plays with clients that hold a lock meanwhile, or nothing.
-fn nothing_is_wrong_afterwards(holds: bool, held_up: Duration) {
-    let scene = Scene::start(holds);
+fn nothing_is_wrong_afterwards(scene: &Scene, held_up: Duration) {
     let outcomes = scene.play(held_up);
-    for kind in &KINDS {
+    for kind in &scene.kinds {
         let of_kind = || outcomes.iter().filter(|one| one.kind == kind.name);
         let count = |which: fn(&&Outcome) -> bool| of_kind().filter(which).count();
         let (late, wrong) = (count(|one| one.late), count(|one| one.wrong.is_some()));
@@ -324,17 +327,29 @@ fn nothing_is_wrong_afterwards(holds: bool, held_up: Duration) {
 #[test]
 fn of_clients_that_hold_nothing() {
     skip_without_server!();
-    nothing_is_wrong_afterwards(false, Duration::ZERO);
+    let scene = Scene::start(false, &WRITES, KINDS.iter().collect());
+    nothing_is_wrong_afterwards(&scene, Duration::ZERO);
 }
 
 #[test]
 fn of_clients_that_hold_a_lock() {
     skip_without_server!();
-    nothing_is_wrong_afterwards(true, Duration::ZERO);
+    let scene = Scene::start(true, &WRITES, KINDS.iter().collect());
+    nothing_is_wrong_afterwards(&scene, Duration::ZERO);
 }
 
 #[test]
 fn that_come_long_after_their_connection_was_given_up() {
     skip_without_server!();
-    nothing_is_wrong_afterwards(true, 2 * T);
+    let scene = Scene::start(true, &WRITES, KINDS.iter().collect());
+    nothing_is_wrong_afterwards(&scene, 2 * T);
+}
+
+/// The request before it, if there is one, is not late.
+#[test]
+fn that_are_transactions() {
+    skip_without_server!();
+    let kinds = KINDS.iter().filter(|kind| kind.has_transaction).collect();
+    let scene = Scene::start(true, &[opcode::MULTI], kinds);
+    nothing_is_wrong_afterwards(&scene, Duration::ZERO);
 }
