@@ -175,6 +175,14 @@ impl Error {
     /// a decision that was sent and not answered is in doubt, too, if the wait for the reply was
     /// [cancelled](ErrorKind::Cancelled) or the [session lost](ErrorKind::SessionLost). Look at
     /// what the call was to change before you repeat it.
+    ///
+    /// What you find may still change: such a request can be delayed on its way, and the ensemble can
+    /// carry it out after newer requests of the same client, at any time until the session has
+    /// ended. What it has created, unless it is ephemeral, or deleted stays so. A version protects
+    /// against that: use [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged) and
+    /// [`delete_if_unchanged`](crate::Znode::delete_if_unchanged), or
+    /// [`Transaction::check_unchanged`](crate::Transaction::check_unchanged) of a node that each
+    /// change writes.
     pub fn may_have_taken_effect(&self) -> bool {
         self.0.in_doubt || self.0.kind == ErrorKind::ConnectionLoss
     }

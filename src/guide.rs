@@ -58,8 +58,10 @@
 //! - **[`SharedValue::set`](crate::SharedValue::set)**: repeated, perhaps over what another client
 //!   has set meanwhile.
 //! - **[`Barrier::raise`](crate::Barrier::raise), [`lift`](crate::Barrier::lift),
-//!   [`TwoPhaseCommit::begin`](crate::TwoPhaseCommit::begin), votes and decisions**: checked, as
-//!   far as possible; otherwise `ConnectionLoss`.
+//!   [`TwoPhaseCommit::begin`](crate::TwoPhaseCommit::begin)**: found out exactly, unless the session
+//!   ends before that.
+//! - **Votes and decisions, marks of jobs and [`Once::forget`](crate::Once::forget)**: checked, as far
+//!   as possible; otherwise `ConnectionLoss`.
 //! - **[`DistributedQueue::take`](crate::queue::Items::take)**: looked for; if the item is gone,
 //!   `ConnectionLoss` with the item's path. The same if the time is over before the reply: then the
 //!   next call returns the item, or `late_items`.
@@ -76,6 +78,12 @@
 //!   [`Transaction::commit`](crate::Transaction::commit),
 //!   [`DistributedQueue::offer`](crate::DistributedQueue::offer)**: not repeated; `ConnectionLoss`
 //!   says that it may have been done. A second offer may put the item there twice.
+//!
+//! A request whose reply was lost may also be carried out later, after newer ones of the same client,
+//! [until its session has ended](crate::Error::may_have_taken_effect). `SharedValue::set`, `raise`,
+//! `lift`, `begin`, marks of jobs and `forget` are safe from that: what such a call has changed, once it
+//! has succeeded, is not undone by an older one of the same client. (Their pages tell the exceptions.) The
+//! same is true of calls that name a version, as long as the node is not deleted and created again.
 //!
 //! # `None`, or an error
 //!

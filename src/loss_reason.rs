@@ -43,8 +43,9 @@ impl From<End> for LossReason {
             End::Expired => LossReason::SessionExpired,
             End::Lapsed => LossReason::LeaseExpired,
             End::AuthFailed => LossReason::AuthFailed,
-            // Of a session in which nothing is held; that is nobody's loss.
-            End::Closed | End::Replaced => LossReason::ClientClosed,
+            End::Closed => LossReason::ClientClosed,
+            // Only a session without nodes is replaced: that of a guard was deleted before.
+            End::Replaced => LossReason::NodeDeleted,
         }
     }
 }

@@ -24,8 +24,9 @@ use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault, NodeKind, Stat};
+use crate::session::connection::{Answer, Fault, Stat};
 use crate::session::create_parents::make_below;
+use crate::session::creates_in_doubt::StillMeant;
 use crate::session::one_session::Session;
 use crate::session::request_purpose::{Purpose, cancelled};
 use crate::session::wait_limit::Wait;
@@ -155,8 +156,10 @@ fn check_end(end: MaintenanceEnd, lock_node: &str) -> Result<()> {
 struct Maker<'a> {
     contention: &'a Contention<'a>,
     terms: Terms<'a>,
-    /// Stands in the name of its node, so that it is found after a lost reply.
-    guid: Uuid,
+    /// They stand in the names of its nodes, one for each attempt, so that these are found after a lost reply.
+    guids: Vec<Uuid>,
+    /// As long as it lasts, nodes that it may have made are its own.
+    meant: StillMeant,
     /// The lock node, as the server knows it.
     lock_node: String,
     watch_loop: WatchLoop,
@@ -187,7 +190,8 @@ impl<'a> Maker<'a> {
         Maker {
             contention,
             terms,
-            guid: Uuid::from_u128(rt::random()),
+            guids: Vec::new(),
+            meant: StillMeant::default(),
             lock_node: core.whole(contention.node),
             watch_loop: WatchLoop::new(Call::new(core, wait).with_retry()),
             name: None,
@@ -211,23 +215,29 @@ impl<'a> Maker<'a> {
 
     /// Makes its node, which says that the hold is asked for.
     fn make(&mut self) -> Result<(), Stop> {
-        let (guid, mut was_asked) = (self.guid, false);
-        let (data, lock_node) = (self.data(), &self.lock_node);
+        let data = self.data();
+        let Maker { guids, meant, lock_node, .. } = self;
         let contention = self.contention;
         let made = self.watch_loop.call.insist(|session| {
-            if was_asked {
+            if !guids.is_empty() {
                 session.sync()?;
             }
             let children = session.names(lock_node, false)?.unwrap_or_default();
-            let is_own = |one: &Ticket<'_>| one.has_guid(guid);
+            let is_own = |one: &Ticket<'_>| guids.iter().any(|guid| one.has_guid(*guid));
             let path = match children.iter().filter_map(Ticket::parse).find(is_own) {
-                Some(own) => path::join(lock_node, own.name()),
+                Some(own) => {
+                    let path = path::join(lock_node, own.name());
+                    session.owned().settle_doubt(&path, false);
+                    path
+                }
                 None => {
-                    was_asked = true;
+                    // A fresh one each time, as an earlier create may still be carried out.
+                    let guid = Uuid::from_u128(rt::random());
+                    guids.push(guid);
                     let form = fitting(contention.form, &children);
                     let prefix = form.maintenance_prefix(guid);
                     let path = path::join(lock_node, &prefix);
-                    create(session, contention, &path, &data)?
+                    create(session, contention, &path, &data, meant)?
                 }
             };
             Ok((session.exists(&path, false)?, path))
@@ -402,10 +412,11 @@ impl<'a> Maker<'a> {
         let deleted = session.ask(&until.into(), |session| self.delete_own(session));
         let is_gone = matches!(deleted, Some(Ok(())));
         if !is_gone {
+            let namings = [NodeNaming::Curator, NodeNaming::Kazoo];
             let markers =
-                [NodeNaming::Curator, NodeNaming::Kazoo].map(|naming| naming.front(self.guid));
+                self.guids.iter().flat_map(|guid| namings.map(|naming| naming.front(*guid)));
             let reaper = self.contention.client.core().reaper();
-            reaper.sweep(&session, self.lock_node.clone(), markers.to_vec());
+            reaper.sweep(&session, self.lock_node.clone(), markers.collect());
         }
         is_gone
     }
@@ -414,10 +425,14 @@ impl<'a> Maker<'a> {
     fn delete_own(&self, session: &Session) -> Answer<()> {
         session.sync()?;
         let children = session.names(&self.lock_node, false)?.unwrap_or_default();
-        let own = children.iter().filter_map(Ticket::parse).find(|one| one.has_guid(self.guid));
-        let deleted =
-            own.map_or(Ok(()), |own| session.delete(&path::join(&self.lock_node, own.name())));
-        if deleted == Err(Fault::NoNode) { Ok(()) } else { deleted }
+        let is_own = |one: &Ticket<'_>| self.guids.iter().any(|guid| one.has_guid(*guid));
+        for own in children.iter().filter_map(Ticket::parse).filter(is_own) {
+            match session.delete(&path::join(&self.lock_node, own.name())) {
+                Ok(()) | Err(Fault::NoNode) => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(())
     }
 
     fn gone(&self) -> Error {
@@ -431,10 +446,11 @@ fn create(
     contention: &Contention<'_>,
     path: &str,
     data: &[u8],
+    meant: &StillMeant,
 ) -> Answer<String> {
     let (acl, kind) = (contention.acl, contention.lock_node_kind());
     for _ in 0..MOST_MADE {
-        let create = || session.create(path, data, acl, NodeKind::PersistentSequential);
+        let create = || session.create_lasting(path, data, acl, meant);
         match make_below(session, path::parent(path), kind, acl, create) {
             // Another call may delete the lock node again before it is used.
             Err(Fault::NoNode) => {}

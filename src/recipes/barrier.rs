@@ -2,11 +2,12 @@
 
 use uuid::Uuid;
 
-use super::change_at_most_once::make_once;
+use super::change_at_most_once::{Attempts, make_once};
+use super::permit::{Outcome, Permits};
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt;
-use crate::session::connection::{Answer, Fault};
+use crate::session::connection::{Answer, Fault, Step};
 use crate::session::one_session::Session;
 use crate::session::wait_limit::Wait;
 use crate::session::watch_loop::View;
@@ -15,7 +16,8 @@ use crate::session::watch_loop::View;
 ///
 /// The barrier is up as long as the persistent node `base/name` exists: it outlives the client that
 /// raised it, and any client may lift it. It is the same barrier as Curator's `DistributedBarrier`
-/// and kazoo's `Barrier` of this path. The value can be cloned and shared.
+/// and kazoo's `Barrier` of this path. Beside it, each call that raises or lifts it creates a node
+/// `_zklock_<id>_permit` for a moment. The value can be cloned and shared.
 ///
 /// # Guarantees
 ///
@@ -23,6 +25,10 @@ use crate::session::watch_loop::View;
 ///   whichever server it asks.
 /// - A waiting call learns that the barrier is lifted, also over lost connections and sessions. If
 ///   it is raised again at once, the call may see only that, and goes on waiting.
+/// - What a call of `raise` or `lift` has done, once it has succeeded, is not undone by an earlier
+///   call of this client whose reply was lost, even if the ensemble carries that out
+///   [later](crate::Error::may_have_taken_effect). Not so on a program's own handle, which has no
+///   transactions.
 ///
 /// ```no_run
 /// use zklock::{Barrier, Client};
@@ -41,17 +47,17 @@ pub struct Barrier {
 
 /// To wait, a call reads the node.
 const WAIT: Purpose = Purpose::to_read("wait at the barrier", "READ on it");
-const RAISE: Purpose = Purpose::to_change("raise the barrier", "CREATE on its parent");
+const RAISE: Purpose = Purpose::to_change("raise the barrier", "CREATE and DELETE on its parent");
 const LIFT: Purpose = Purpose::to_change(
     "lift the barrier",
-    "DELETE on its parent, and READ on the node, to distinguish it from later ones",
+    "CREATE and DELETE on its parent, and READ on the node, to distinguish it from later ones",
 );
 
 placed!(
     Barrier,
     "Returns the barrier `name` under the path `base`",
-    "Waiting requires READ on the node. Lifting requires DELETE on its parent and, with ZooKeeper \
-     3.7.3, 3.8.4, 3.9.2 and later, READ on the node."
+    "Waiting requires READ on the node. Raising and lifting require CREATE and DELETE on its parent; \
+     lifting also, with ZooKeeper 3.7.3, 3.8.4, 3.9.2 and later, READ on the node."
 );
 
 impl Barrier {
@@ -62,14 +68,16 @@ impl Barrier {
     /// - [`Connect`](ErrorKind::Connect) if no server could be asked within the [connect
     ///   timeout](crate::ClientBuilder::connect_timeout): this call has not raised it.
     /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request has no answer by then: this
-    ///   call may have raised it; also if a reply was lost, and the barrier is not up but may have
-    ///   been meanwhile.
+    ///   call may have raised it, or may still do so until a later call of this client succeeds, or
+    ///   the session has ended; also if the session was lost with a reply, and the barrier is not up
+    ///   but may have been meanwhile.
     /// - Others that [end every wait](crate::guide#what-ends-every-wait).
     pub fn raise(&self) -> Result<bool> {
-        let (mark, mut before) = (Uuid::from_u128(rt::random()).to_string(), None);
+        let mark = Uuid::from_u128(rt::random()).to_string();
+        let mut attempts = Attempts::new(self.target.client.core());
         let raised = self.target.ask(RAISE, |session, whole| {
             let (mark, acl) = (mark.as_bytes(), &self.target.acl);
-            make_once(session, whole, mark, acl, |data| data == mark, &mut before)
+            make_once(session, whole, mark, acl, |data| data == mark, &mut attempts)
         })?;
         raised.ok_or_else(|| {
             let message = "the reply to raising the barrier was lost; it is not up, but may have \
@@ -81,15 +89,16 @@ impl Barrier {
 
     /// Lifts the barrier, and returns whether this call did; false if it was not up.
     ///
-    /// After a lost reply, true also if it only may have been this call. A retry does not lift a
-    /// barrier that was raised since the first attempt.
+    /// If the session was lost with a reply, true also if it only may have been this call; on a
+    /// program's own handle after any lost reply. A retry does not lift a barrier that was raised since
+    /// the first attempt.
     ///
     /// # Errors
     ///
     /// As [`raise`](Barrier::raise): without a reply the barrier may be up or not.
     pub fn lift(&self) -> Result<bool> {
-        let mut meant = None;
-        self.target.ask(LIFT, |session, whole| lift(session, whole, &mut meant))
+        let (mut meant, mut permits) = (None, Permits::new(self.target.client.core()));
+        self.target.ask(LIFT, |session, whole| lift(session, whole, &mut meant, &mut permits))
     }
 
     /// Asks the ensemble's leader whether the barrier is up.
@@ -136,19 +145,32 @@ impl Barrier {
     }
 }
 
-fn lift(session: &Session, whole: &str, meant: &mut Option<i64>) -> Answer<bool> {
+/// Deletes the node, but none that was created after the first attempt, which has set `meant`.
+fn lift(
+    session: &Session,
+    whole: &str,
+    meant: &mut Option<i64>,
+    permits: &mut Permits,
+) -> Answer<bool> {
+    let has_transactions = session.has_transactions();
+    let may_be_lifted = match permits.settle(session, whole)? {
+        Outcome::Made => return Ok(true),
+        Outcome::Unknown => true,
+        Outcome::NotMade => meant.is_some() && !has_transactions,
+    };
     let begun = *meant;
     let found = session.confirm(whole)?.map(|stat| stat.czxid);
-    if begun.is_some() && found != begun {
-        return Ok(true);
-    }
-    if found.is_none() {
-        return Ok(false);
+    if found.is_none() || begun.is_some_and(|begun| found != Some(begun)) {
+        return Ok(may_be_lifted);
     }
     *meant = found;
-    match session.delete(whole) {
+    let deleted = match has_transactions {
+        true => permits.spend(session, whole, &Step::delete(whole.to_owned())).map(drop),
+        false => session.delete(whole),
+    };
+    match deleted {
         Ok(()) => Ok(true),
-        Err(Fault::NoNode) => Ok(begun.is_some()),
+        Err(Fault::NoNode) => Ok(may_be_lifted),
         Err(fault) => Err(fault),
     }
 }

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use super::permit::{Outcome, Permits};
 use super::recipe_znode::Purpose;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::session::blocking_call::{Call, Stop};
-use crate::session::connection::{Answer, Fault, NodeKind};
+use crate::session::client_shared_state::ClientCore;
+use crate::session::connection::{Answer, Fault, NodeKind, Step};
 use crate::session::create_parents::make_parents;
 use crate::session::one_session::Session;
 
@@ -26,11 +28,12 @@ pub(super) enum LostChange {
 /// before it sent the change: if it was made, then in a later transaction.
 pub(super) type FindOut<'a> = &'a dyn Fn(&Session, i64) -> Answer<LostChange>;
 
-/// Makes a change of the node; an inner error says that it was certainly not made.
+/// Makes a change of the node; an inner error says that it was not made.
 ///
 /// After a lost reply it is repeated only if `find_out` says that it was not made, and only in the same
-/// session: a request of a session that was given up may still arrive. (In the same session none can,
-/// once a later one was answered on a new connection.)
+/// session. Until that has ended, the attempt without an answer may still be carried out, before or after
+/// the repeated one. A version keeps both from taking effect, and so does a name, until the node is deleted.
+/// So `find_out` is asked again when the repeated one is refused: perhaps because of the first.
 pub(super) fn change_at_most_once<T>(
     call: &mut Call,
     node: &str,
@@ -62,11 +65,22 @@ pub(super) fn change_at_most_once<T>(
                 _ => return Err(unknown(node)),
             }
         }
-        let seen = session.seen_zxid();
+        let before = session.seen_zxid();
         match call.ask_in(&session, &mut change) {
+            Ok(Err(refused)) if !call.is_unanswered() => {
+                let (Some(find_out), Some((_, seen))) = (find_out, &lost) else {
+                    return Ok(Err(refused));
+                };
+                match call.ask_in(&session, |session| find_out(session, *seen)) {
+                    Ok(Ok(LostChange::NotMade | LostChange::Refused(_))) => {
+                        return Ok(Err(refused));
+                    }
+                    _ => return Err(unknown(node)),
+                }
+            }
             Ok(answer) if !call.is_unanswered() => return Ok(answer),
             _ if find_out.is_none() || call.is_over() => return Err(unknown(node)),
-            _ => lost = Some((session, seen)),
+            _ => lost = Some((session, before)),
         }
     }
 }
@@ -79,13 +93,59 @@ pub(super) fn unknown(node: &str) -> Error {
 
 /// When a node was created, and how often its children have changed since; `None` if an ACL hides
 /// that.
-pub(super) type Stamp = Option<(i64, i32)>;
+type Stamp = Option<(i64, i32)>;
 
-/// Creates a plain node and its missing parents, once, however often the call is repeated: `before`
-/// carries what one call leaves for the next. Returns whether the node that exists is ours; `None`
-/// if that cannot be known: an earlier attempt may have taken effect, and others may have deleted
-/// the node since.
+/// What one attempt to make a node leaves for the next.
+pub(super) struct Attempts {
+    permits: Permits,
+    /// The parent before the attempt, on a handle without transactions.
+    before: Option<Stamp>,
+}
+
+impl Attempts {
+    pub(super) fn new(core: &Arc<ClientCore>) -> Attempts {
+        Attempts { permits: Permits::new(core), before: None }
+    }
+}
+
+/// Creates a plain node and its missing parents, once, however often the call is repeated. Returns whether
+/// the node that exists is ours; `None` if that cannot be known: an earlier attempt may have taken effect,
+/// and others may have deleted the node since.
 pub(super) fn make_once(
+    session: &Session,
+    whole: &str,
+    data: &[u8],
+    acl: &[Acl],
+    is_ours: impl Fn(&[u8]) -> bool,
+    attempts: &mut Attempts,
+) -> Answer<Option<bool>> {
+    if !session.has_transactions() {
+        return make_once_by_looking(session, whole, data, acl, is_ours, &mut attempts.before);
+    }
+    match attempts.permits.settle(session, whole)? {
+        Outcome::NotMade => {}
+        Outcome::Made => return Ok(Some(true)),
+        Outcome::Unknown => {
+            session.sync()?;
+            return Ok(session.read(whole, false)?.map(|(found, _)| is_ours(&found)));
+        }
+    }
+    let (path, parent) = (whole.to_owned(), path::parent(whole));
+    let kind = NodeKind::Persistent;
+    let create = Step::Create { path, data: data.to_vec(), acl: acl.to_vec(), kind };
+    loop {
+        match attempts.permits.spend(session, whole, &create) {
+            Ok(_) => return Ok(Some(true)),
+            Err(Fault::NodeExists) => return Ok(Some(false)),
+            Err(Fault::NoNode) => make_parents(session, parent, NodeKind::Persistent, acl)?,
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+/// The same without transactions. An attempt without an answer may still take effect, until its session
+/// has ended.
+fn make_once_by_looking(
     session: &Session,
     whole: &str,
     data: &[u8],

@@ -7,8 +7,8 @@
 //!   marks; [`queue`] and [`priority_queue`], which share the items of the first. They use
 //!   [`recipe_znode`], some through a [`znode`].
 //! - Data: [`znode`], [`shared_value`], [`shared_counter`], [`transaction`], and their [`version_and_stat`] and
-//!   [`znode_create_options`]; [`change_at_most_once`] makes a change that may have no answer, [`children_generation`]
-//!   tells from a stat whether a node has new children.
+//!   [`znode_create_options`]; [`change_at_most_once`] makes a change that may have no answer, [`permit`] a transaction whose
+//!   outcome can be found out, [`children_generation`] tells from a stat whether a node has new children.
 
 pub(crate) mod barrier;
 mod change_at_most_once;
@@ -20,6 +20,7 @@ pub(crate) mod lock_node;
 pub(crate) mod multi_lock;
 pub(crate) mod mutex;
 pub(crate) mod once;
+mod permit;
 pub(crate) mod priority_queue;
 pub(crate) mod queue;
 mod recipe_znode;

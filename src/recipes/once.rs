@@ -18,7 +18,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::connection::Stat;
+use crate::session::connection::{Answer, Fault, Stat, Step};
+use crate::session::one_session::Session;
 use crate::session::request_purpose::cancelled;
 use crate::session::wait_limit::Wait;
 
@@ -26,6 +27,10 @@ use crate::session::wait_limit::Wait;
 const FORMAT: &str = "zklock-once 1";
 
 const LOOK: Purpose = Purpose::to_read("look for the job's mark", "READ on it");
+const FORGET: Purpose = Purpose::to_change(
+    "remove the job's mark",
+    "WRITE, DELETE and READ on the marks' parent, and READ on the mark",
+);
 const LIST: Purpose = Purpose::to_read("list the marks", "READ on their parent");
 
 const NOT_RUN: &str = "could not create the parent of the marks, so the job has not run";
@@ -300,26 +305,27 @@ impl Once {
 
     /// Removes the mark of this key, so that the job can run again; `false` if there was none.
     ///
-    /// A call that has written the mark, and has lost the reply, does not write it again. For that,
-    /// this call needs WRITE on the marks' parent.
+    /// - A call that has written the mark, and has lost the reply, does not write it again, nor does
+    ///   the ensemble carry out that request later. For that, this call writes the marks' parent.
+    /// - A mark that is left after this call has succeeded is not removed by it, nor by an earlier
+    ///   `forget` of this client whose reply was lost.
+    ///
+    /// On a program's own handle the parent is written first, and then the mark is deleted: an
+    /// earlier `forget` whose reply was lost may remove a later mark there.
     ///
     /// # Errors
     ///
-    /// As for [`Znode::delete`], except for `NotFound`.
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without WRITE and DELETE on the marks' parent, and READ
+    /// on it and on the mark; otherwise as for [`Znode`].
     pub fn forget(&self, key: impl AsRef<str>) -> Result<bool> {
-        let (client, mark) = (&self.target.client, self.inside("done", key.as_ref())?);
-        let removed = match client.core().handle() {
-            Some(_) => client.znode(mark).delete(),
-            None => {
-                let both = client.transaction().delete(mark).write(self.below("done")?, "");
-                both.commit().map(drop)
-            }
-        };
-        match removed {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.remove(key.as_ref(), None)
+    }
+
+    /// Removes the mark of this key, unless it is another one than that of this transaction.
+    fn remove(&self, key: &str, czxid: Option<i64>) -> Result<bool> {
+        let place = NodeConfig::at(self.target.client.clone(), &self.inside("done", key)?);
+        let (mut meant, mut is_repeated) = (czxid, false);
+        place.ask(FORGET, |session, mark| forget_in(session, mark, &mut meant, &mut is_repeated))
     }
 
     /// Removes all marks that are older than the newest one by more than `older_than`, and returns
@@ -336,7 +342,7 @@ impl Once {
         let mut removed = 0;
         let marks = self.marks()?;
         for mark in outdated(&marks, older_than) {
-            removed += usize::from(self.forget(&mark.key)?);
+            removed += usize::from(self.remove(&mark.key, Some(mark.czxid))?);
         }
         Ok(removed)
     }
@@ -429,13 +435,14 @@ impl Once {
     }
 
     /// Writes the mark, if the lock is still held. `marks` is the version of the marks' parent, which
-    /// each `forget` changes: after a lost reply the mark is written again only if none has removed it.
+    /// each `forget` changes: a mark that was removed is not written again, neither by this call after a
+    /// lost reply nor by a request that is carried out late.
     fn leave_mark(
         &self,
         key: &str,
         guard: &LockGuard,
         mark: &Znode,
-        marks: Version,
+        mut marks: Version,
         call: &str,
     ) -> Result<()> {
         let (by, token) = (myself(), guard.fencing_token());
@@ -443,10 +450,7 @@ impl Once {
         let until = Deadline::after(self.target.client.core().connect_timeout());
         let mut was_lost = false;
         loop {
-            let transaction = match was_lost {
-                true => guard.transaction().check_unchanged(self.below("done")?, marks),
-                false => guard.transaction(),
-            };
+            let transaction = guard.transaction().check_unchanged(self.below("done")?, marks);
             let transaction = transaction.create(mark.path(), self.options(), &*data);
             let Err(error) = transaction.commit() else { return Ok(()) };
             let unsure = |cause: Error| {
@@ -478,10 +482,11 @@ impl Once {
                 ErrorKind::VersionMismatch | ErrorKind::NotFound if was_lost => {
                     return Err(unsure(error));
                 }
-                ErrorKind::NotFound if !until.has_passed() => match self.make_parent() {
-                    Ok(_) => continue,
-                    Err(cause) => return Err(unmarked(cause)),
-                },
+                // Other marks were removed during the job.
+                ErrorKind::VersionMismatch | ErrorKind::NotFound if !until.has_passed() => {
+                    marks = self.make_parent().map_err(unmarked)?;
+                    continue;
+                }
                 _ => {}
             }
             return Err(unmarked(error));
@@ -499,6 +504,38 @@ impl Once {
 
     fn inside(&self, child: &str, key: &str) -> Result<String> {
         path::lock_path(&self.below(child)?, key)
+    }
+}
+
+/// Deletes the mark and writes its parent in the version from before. So a request without an answer can no
+/// longer take effect once any `forget` has been answered, and no mark that was to be left before it can be.
+/// `meant` is the mark to delete, once that is known, and `is_repeated` whether an attempt had no answer.
+fn forget_in(
+    session: &Session,
+    mark: &str,
+    meant: &mut Option<i64>,
+    is_repeated: &mut bool,
+) -> Answer<bool> {
+    let parent = path::parent(mark);
+    loop {
+        let Some(before) = session.confirm(parent)? else { return Ok(*is_repeated) };
+        let found = session.exists(mark, false)?.map(|stat| stat.czxid);
+        if meant.is_some() && found != *meant {
+            return Ok(*is_repeated);
+        }
+        *meant = found;
+        let (path, data) = (parent.to_owned(), Vec::new());
+        let mut steps = vec![Step::Write { path, data, version: Some(before.version) }];
+        steps.extend(found.map(|_| Step::delete(mark.to_owned())));
+        match session.transact(&steps) {
+            Ok(()) => return Ok(found.is_some()),
+            // Other marks were removed, or this one.
+            Err(Fault::BadVersion | Fault::NoNode) => {}
+            Err(fault) => {
+                *is_repeated |= fault.is_loss() && found.is_some();
+                return Err(fault);
+            }
+        }
     }
 }
 

@@ -1,12 +1,20 @@
 //! A value that all clients share, and change atomically.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::permit::Permits;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use super::version_and_stat::{Version, Versioned};
 use super::znode::{Znode, create, first_version};
 use super::znode_create_options::{CreateMode, CreateOptions};
+use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
+use crate::rt::Mutex;
 use crate::session::changes_iterator::Changes;
-use crate::session::connection::{Fault, NodeKind};
+use crate::session::connection::{Answer, Fault, NodeKind, Stat, Step};
+use crate::session::one_session::Session;
+use crate::session::requests::stat;
 
 /// A few bytes that every client of the ensemble sees: configuration, a name to look up, the
 /// address of a leader.
@@ -48,36 +56,52 @@ impl SharedValue {
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ; otherwise as for
     /// [`Znode`](crate::Znode#errors).
     pub fn get(&self) -> Result<Option<Versioned>> {
-        self.znode().read_synced()
+        let found = self.znode().read_synced()?;
+        self.note(found.as_ref().map(|found| found.version));
+        Ok(found)
     }
 
     /// Sets the value, whatever it was, and returns its version; creates the node and its missing
     /// parents.
     ///
-    /// If a reply is lost, the call sets the value again, and overwrites what another client may
-    /// have set meanwhile.
+    /// - If a reply is lost, the call sets the value again, and overwrites what another client may
+    ///   have set meanwhile.
+    /// - A call that succeeded is not undone by an earlier `set` of this client whose reply was lost,
+    ///   even if the ensemble carries that out [later](crate::Error::may_have_taken_effect). Not so
+    ///   if the node was deleted meanwhile: the earlier `set` may create it again, or write to a new
+    ///   node whose versions, which start from 0 again, have come to the same number.
+    /// - It never fails because others set the value at the same time.
+    ///
+    /// For that the call writes over the version that it knows. If others were first, it writes over
+    /// any, in a transaction that deletes a short-lived node beside the value, so that it cannot be
+    /// carried out later. The first `set` of a client takes two round trips, further ones one as long
+    /// as no other client changes the value.
+    ///
+    /// - Without READ on the node, servers from 3.7.3, 3.8.4 and 3.9.2 on do not tell the version. If
+    ///   CREATE or DELETE on its parent is lacking, too, an earlier `set` may undo later ones.
+    /// - On a program's own handle, which has no transactions, a call tries again until it is not the
+    ///   second, at most for the connect timeout.
     ///
     /// # Errors
     ///
-    /// [`TooLarge`](ErrorKind::TooLarge) for more data than the server allows: nothing was sent, or
-    /// the error says that an earlier attempt may have set the value;
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request has no answer within the connect
+    /// timeout: the value may be set, even later, until the session has ended or a later `set`
+    /// succeeds. [`TooLarge`](ErrorKind::TooLarge) for more data than the server allows: nothing was
+    /// sent, or the error says that an earlier attempt may have set the value;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without WRITE on the node, or CREATE on its
     /// parent; otherwise as for [`Znode`](crate::Znode#errors).
     pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<Version> {
-        let (data, acl) = (data.into(), &self.target.acl);
-        self.target.ask(SET, |session, node| {
-            loop {
-                match session.write_version(node, &data, None) {
-                    Err(Fault::NoNode) => {
-                        match create(session, node, &data, acl, NodeKind::Persistent, Some(acl)) {
-                            Err(Fault::NodeExists) => {}
-                            made => return first_version(session, node, &made?),
-                        }
-                    }
-                    written => return written.map(|stat| Version::of(&stat)),
-                }
-            }
-        })
+        let core = self.target.client.core();
+        let mut setter = Setter {
+            data: data.into(),
+            acl: &self.target.acl,
+            known: self.versions(),
+            permits: Permits::new(core),
+            is_beaten: false,
+        };
+        let set = self.target.ask(SET, |session, node| setter.set(session, node))?;
+        self.note(Some(set));
+        Ok(set)
     }
 
     /// Sets the value as [`set`](SharedValue::set) does, if there is none yet; otherwise
@@ -91,7 +115,10 @@ impl SharedValue {
     pub fn set_if_absent(&self, data: impl Into<Vec<u8>>) -> Result<Option<Version>> {
         let options = CreateOptions::new(CreateMode::Persistent).acl(self.target.acl.clone());
         match self.znode().create_version(&options, data.into()) {
-            Ok(version) => Ok(Some(version)),
+            Ok(version) => {
+                self.note(Some(version));
+                Ok(Some(version))
+            }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
             Err(error) => Err(error),
         }
@@ -111,7 +138,9 @@ impl SharedValue {
         version: Version,
         data: impl Into<Vec<u8>>,
     ) -> Result<Option<Version>> {
-        self.znode().write_if_unchanged(version, data)
+        let set = self.znode().write_if_unchanged(version, data)?;
+        self.note(set);
+        Ok(set)
     }
 
     /// Replaces the value atomically by what the closure returns for it, and returns the new
@@ -163,5 +192,108 @@ impl SharedValue {
 
     fn znode(&self) -> Znode {
         Znode::of(&self.target)
+    }
+
+    fn versions(&self) -> Arc<KnownVersions> {
+        self.target.client.core().extension()
+    }
+
+    fn note(&self, version: Option<Version>) {
+        if let (Some(version), Ok(node)) = (version, self.target.whole()) {
+            self.versions().note(node, version.number);
+        }
+    }
+}
+
+/// How many values a client knows the version of, at most.
+const MOST_KNOWN: usize = 1_000;
+
+/// The versions that a client knows of its values, by their nodes. One that is out of date costs a read.
+#[derive(Default)]
+struct KnownVersions(Mutex<BTreeMap<String, i32>>);
+
+impl KnownVersions {
+    fn of(&self, node: &str) -> Option<i32> {
+        self.0.lock().get(node).copied()
+    }
+
+    fn note(&self, node: String, number: i32) {
+        let mut known = self.0.lock();
+        if known.len() >= MOST_KNOWN && !known.contains_key(&node) {
+            known.pop_first();
+        }
+        known.insert(node, number);
+    }
+
+    /// Forgets this version of the node, if no call has noted another since.
+    fn forget(&self, node: &str, number: i32) {
+        let mut known = self.0.lock();
+        if known.get(node) == Some(&number) {
+            known.remove(node);
+        }
+    }
+}
+
+/// One call of [`SharedValue::set`].
+struct Setter<'a> {
+    data: Vec<u8>,
+    acl: &'a [Acl],
+    known: Arc<KnownVersions>,
+    permits: Permits,
+    /// Whether others have changed the value first.
+    is_beaten: bool,
+}
+
+impl Setter<'_> {
+    fn set(&mut self, session: &Session, node: &str) -> Answer<Version> {
+        if session.has_transactions() {
+            self.permits.settle(session, node)?;
+        }
+        loop {
+            let version = match self.known.of(node) {
+                Some(number) => Some(number),
+                None => match session.confirm(node) {
+                    Ok(Some(stat)) => Some(stat.version),
+                    Ok(None) => match self.create(session, node) {
+                        Err(Fault::NodeExists) => continue,
+                        made => return made,
+                    },
+                    Err(Fault::NoAuth) => None,
+                    Err(fault) => return Err(fault),
+                },
+            };
+            let mut written = self.write(session, node, version);
+            if written == Err(Fault::BadVersion) && !std::mem::replace(&mut self.is_beaten, true) {
+                written = self.write(session, node, version);
+            }
+            match written {
+                Err(Fault::BadVersion | Fault::NoNode) => {
+                    if let Some(number) = version {
+                        self.known.forget(node, number);
+                    }
+                }
+                written => return written.map(|stat| Version::of(&stat)),
+            }
+        }
+    }
+
+    fn create(&self, session: &Session, node: &str) -> Answer<Version> {
+        let made =
+            create(session, node, &self.data, self.acl, NodeKind::Persistent, Some(self.acl))?;
+        first_version(session, node, &made)
+    }
+
+    /// Writes over this version. If it is hidden, or others were first, over any, with a permit. On a handle
+    /// without transactions, or if the parent's ACL forbids permits, over this version all the same.
+    fn write(&mut self, session: &Session, node: &str, version: Option<i32>) -> Answer<Stat> {
+        if (self.is_beaten || version.is_none()) && session.has_transactions() {
+            let (path, data) = (node.to_owned(), self.data.clone());
+            let write = Step::Write { path, data, version: None };
+            match self.permits.spend(session, node, &write) {
+                Err(Fault::NoAuth) => {}
+                written => return written.and_then(stat),
+            }
+        }
+        session.write_version(node, &self.data, version)
     }
 }

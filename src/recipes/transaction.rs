@@ -151,7 +151,8 @@ impl<'a> Transaction<'a> {
     /// # Errors
     ///
     /// Nothing was changed, except for [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss): the
-    /// transaction may have been committed.
+    /// transaction may have been committed, or may [still be](crate::Error::may_have_taken_effect),
+    /// until the session has ended; a guard's only as long as the guard's node exists.
     ///
     /// - The error of the first step that failed, with its path:
     ///   [`NotFound`](crate::ErrorKind::NotFound),

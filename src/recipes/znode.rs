@@ -26,8 +26,13 @@ use crate::session::watch_loop::View;
 /// - Every call ends within the client's [connect timeout](crate::ClientBuilder::connect_timeout),
 ///   whatever the network does.
 /// - Reads are repeated after lost connections and sessions.
-/// - No call takes effect twice. A change is repeated only if the first attempt has certainly
-///   changed nothing.
+/// - No call takes effect twice. A change is repeated only if the first attempt has changed nothing
+///   so far, and cannot do so after the repeated one: because of the version, or because the node
+///   exists by then. (A node that is created so and deleted at once may be created again.)
+/// - After [`ConnectionLoss`](ErrorKind::ConnectionLoss) a change may also be made
+///   [later](crate::Error::may_have_taken_effect), until the session has ended: a `write` or `delete`
+///   may then undo newer ones, also of this client. With a version it does not, as long as the node is
+///   not deleted and created again.
 ///
 /// # Errors
 ///
@@ -37,7 +42,7 @@ use crate::session::watch_loop::View;
 /// |---|---|
 /// | [`InvalidName`](ErrorKind::InvalidName) | ZooKeeper does not allow such a path |
 /// | [`Connect`](ErrorKind::Connect) | no server answered in time, and the call has changed nothing |
-/// | [`ConnectionLoss`](ErrorKind::ConnectionLoss) | the reply to a change was lost: the change may have been made |
+/// | [`ConnectionLoss`](ErrorKind::ConnectionLoss) | the reply to a change was lost: the change may have been made, or may still be |
 /// | [`NotAuthorized`](ErrorKind::NotAuthorized) | an ACL forbids it; the message says which permission is missing |
 /// | [`TooLarge`](ErrorKind::TooLarge) | the request is larger than the server allows; by default 1 MiB |
 /// | [`QuotaExceeded`](ErrorKind::QuotaExceeded) | a quota on the path or above it is used up; nothing was changed |

@@ -151,11 +151,13 @@ impl CreatesInDoubt {
         children.filter(is_one).map(str::to_owned).collect()
     }
 
-    /// The node exists, and somebody else has found it: as its own, or to delete it. Returns for how many bytes it
-    /// counted.
-    pub(super) fn settle(&mut self, parent: &str, name: &str) -> usize {
+    /// The create of that node is no longer in doubt, as the node was found. Returns for how many bytes it counted. A
+    /// node that others may have made tells nothing of it, unless it is `certain`.
+    pub(super) fn settle(&mut self, parent: &str, name: &str, certain: bool) -> usize {
         let Some(of_parent) = self.by_parent.get_mut(parent) else { return 0 };
-        let Some((key, _)) = of_parent.maker_of(name) else { return 0 };
+        let is_told = |one: &CreateInDoubt| certain || one.kind == DoubtKind::Numbered;
+        let made = of_parent.maker_of(name).filter(|(_, one)| is_told(one));
+        let Some((key, _)) = made else { return 0 };
         let settled = of_parent.by_name.remove(key).map_or(0, |one| one.bytes);
         self.count -= 1;
         self.tidy(parent);
@@ -270,8 +272,10 @@ mod tests {
         drop(meant);
         assert_eq!(strays(&mut doubts, &[&name]), [&*name]);
         let mut doubts = numbered(Instant::now());
-        assert_eq!((doubts.settle("/a", &name), doubts.settle("/a", &name)), (7, 0));
+        assert_eq!([(); 2].map(|()| doubts.settle("/a", &name, false)), [7, 0]);
         assert!(doubts.is_empty());
+        doubts.add(("/a", "m"), DoubtKind::Named, 7, None, (Instant::now(), 1));
+        assert_eq!([false, true].map(|certain| doubts.settle("/a", "m", certain)), [0, 7]);
     }
 
     #[test]

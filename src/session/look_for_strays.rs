@@ -77,7 +77,7 @@ fn delete_named(core: &Arc<ClientCore>, session: &Arc<Session>, parent: &str, na
         let found = session.exists(&path, false);
         let Ok(Some(stat)) = found else { continue };
         if stat.ephemeral_owner == session.id() && !owned.is_wanted(&path) {
-            owned.settle_doubt(&path);
+            owned.settle_doubt(&path, true);
             core.report_stray(&path);
             core.reaper.delete_named(session, path, stat.czxid);
         }

@@ -170,21 +170,38 @@ impl OwnedNodes {
     ) {
         let owns_nothing = state.live.is_empty() && state.making == 0;
         let may_end = self.may_end_from.is_some_and(|begin| rt::now() >= begin);
-        let what = if may_end && owns_nothing {
-            state.is_ending = true;
-            Some(OnDoubt::EndSession)
-        } else {
-            let place = (path::parent(&one.path), path::last(&one.path));
-            let since = (rt::now(), self.status.now().connection);
-            let forgotten = state.doubts.add(place, one.kind, one.bytes, meant, since);
-            state.bytes = (state.bytes + one.bytes).saturating_sub(forgotten);
-            self.has_doubts.store(true, Ordering::SeqCst);
-            let is_first = !std::mem::replace(&mut state.is_looked_for, true);
-            is_first.then_some(OnDoubt::Look)
-        };
+        if !may_end || !owns_nothing {
+            return self.look_for(state, &one.path, (one.kind, one.bytes), meant);
+        }
+        state.is_ending = true;
         drop(state);
-        if let (Some(what), Some(act)) = (what, self.on_doubt.get()) {
-            act(what);
+        if let Some(act) = self.on_doubt.get() {
+            act(OnDoubt::EndSession);
+        }
+    }
+
+    /// A create is in doubt of a numbered node that outlives the session.
+    pub(super) fn doubt_lasting(&self, path: &str, meant: &StillMeant) {
+        let kind = DoubtKind::Numbered;
+        self.look_for(self.state.lock(), path, (kind, 0), Some(meant));
+    }
+
+    fn look_for(
+        &self,
+        mut state: MutexGuard<'_, OwnedState>,
+        path: &str,
+        (kind, bytes): (DoubtKind, usize),
+        meant: Option<&StillMeant>,
+    ) {
+        let place = (path::parent(path), path::last(path));
+        let since = (rt::now(), self.status.now().connection);
+        let forgotten = state.doubts.add(place, kind, bytes, meant, since);
+        state.bytes = (state.bytes + bytes).saturating_sub(forgotten);
+        self.has_doubts.store(true, Ordering::SeqCst);
+        let is_first = !std::mem::replace(&mut state.is_looked_for, true);
+        drop(state);
+        if let Some(act) = self.on_doubt.get().filter(|_| is_first) {
+            act(OnDoubt::Look);
         }
     }
 
@@ -193,7 +210,7 @@ impl OwnedNodes {
     /// The node is found to be this session's own, and somebody relies on it.
     pub(crate) fn own(&self, path: &str) {
         let mut state = self.state.lock();
-        state.settle_doubt(path);
+        state.settle_doubt(path, false);
         state.own(path);
     }
 
@@ -236,7 +253,7 @@ impl OwnedNodes {
     /// The node was found and deleted.
     pub(super) fn deleted(&self, path: &str) {
         self.forget(path);
-        self.settle_doubt(path);
+        self.settle_doubt(path, false);
     }
 
     /// Whether somebody relies on the node, or creates one of this name.
@@ -265,10 +282,10 @@ impl OwnedNodes {
         self.state.lock().doubts.named(parent, children.iter())
     }
 
-    /// The node was found.
-    pub(super) fn settle_doubt(&self, path: &str) {
+    /// The node was found; `certain` if it is this session's own and nobody relies on it.
+    pub(crate) fn settle_doubt(&self, path: &str, certain: bool) {
         if self.has_doubts.load(Ordering::SeqCst) {
-            self.state.lock().settle_doubt(path);
+            self.state.lock().settle_doubt(path, certain);
         }
     }
 
@@ -309,13 +326,6 @@ impl OwnedNodes {
         all.sort_by_cached_key(|path| std::cmp::Reverse((number(path), path.clone())));
         all
     }
-
-    /// For checks in tests.
-    #[cfg(test)]
-    pub(crate) fn counts(&self) -> (usize, usize, usize) {
-        let state = self.state.lock();
-        (state.live.len(), state.leaving.len(), state.bytes)
-    }
 }
 
 fn size(path: &str) -> usize {
@@ -330,8 +340,8 @@ impl OwnedState {
         }
     }
 
-    fn settle_doubt(&mut self, path: &str) {
-        let bytes = self.doubts.settle(path::parent(path), path::last(path));
+    fn settle_doubt(&mut self, path: &str, certain: bool) {
+        let bytes = self.doubts.settle(path::parent(path), path::last(path), certain);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
@@ -363,5 +373,114 @@ impl NodeInMaking {
 impl Drop for NodeInMaking {
     fn drop(&mut self) {
         self.settle(&Err(Fault::ConnectionLoss), None);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn owned(limit: usize) -> Arc<OwnedNodes> {
+        Arc::new(OwnedNodes::new(limit, Some(rt::now()), Arc::default()))
+    }
+
+    fn created(path: &str) -> Answer<Created> {
+        Ok(Created { path: path.to_owned(), czxid: None })
+    }
+
+    /// Has a node made, of 100 bytes with all that counts.
+    fn make(owned: &Arc<OwnedNodes>, number: u32) -> Result<String, Fault> {
+        let front = format!("/a/{number:083}");
+        let path = format!("{front}{number:010}");
+        owned.begin(&front, NodeKind::Contender, true)?.settle(&created(&path), None);
+        Ok(path)
+    }
+
+    fn bytes(owned: &OwnedNodes) -> usize {
+        owned.state.lock().bytes
+    }
+
+    #[test]
+    fn no_session_owns_more_than_three_quarters_of_what_its_end_may_be() {
+        let owned = owned(4_000);
+        let paths: Vec<String> = (0..30).map(|number| make(&owned, number).unwrap()).collect();
+        assert_eq!(bytes(&owned), 3_000);
+        assert!(matches!(make(&owned, 30), Err(Fault::TooLarge(_))));
+        assert_eq!(bytes(&owned), 3_000);
+        // A node that is being deleted counts until it is gone.
+        owned.leave(&paths[0]);
+        assert!(make(&owned, 31).is_err());
+        owned.deleted(&paths[0]);
+        assert!(make(&owned, 32).is_ok());
+        owned.leave(&paths[1]);
+        owned.stay(&paths[1]);
+        owned.forget(&paths[1]);
+        owned.forget(&paths[1]);
+        assert_eq!(bytes(&owned), 2_900);
+    }
+
+    #[test]
+    fn what_is_in_doubt_counts_until_it_is_settled() {
+        let owned = owned(4_000);
+        let held = make(&owned, 1).unwrap();
+        drop(owned.begin("/a/x", NodeKind::Contender, true));
+        assert_eq!(bytes(&owned), 118);
+        let names: Names = ["x0000000007", "y"].into_iter().collect();
+        assert_eq!(owned.take_strays("/b", &names), [""; 0]);
+        assert_eq!(owned.take_strays("/a", &names), ["x0000000007"]);
+        assert_eq!((bytes(&owned), owned.take_strays("/a", &names).len()), (100, 0));
+        // Nobody knows whether the program wants a node that it has named.
+        drop(owned.begin("/a/x", NodeKind::EphemeralSequential, false));
+        assert_eq!(owned.take_strays("/a", &names), [""; 0]);
+        owned.deleted(&held);
+        assert_eq!(bytes(&owned), 0);
+    }
+
+    #[test]
+    fn a_node_that_somebody_relies_on_is_no_stray() {
+        let owned = owned(4_000);
+        make(&owned, 1).unwrap();
+        drop(owned.begin("/a/x", NodeKind::Contender, true));
+        owned.own("/a/y0000000001");
+        drop(owned.begin("/a/y", NodeKind::Contender, true));
+        let names: Names = ["y0000000001"].into_iter().collect();
+        assert_eq!(owned.take_strays("/a", &names), [""; 0]);
+    }
+
+    #[test]
+    fn a_session_is_ended_for_a_doubt_only_if_it_owns_nothing() {
+        let told = |setup: &dyn Fn(&Arc<OwnedNodes>)| {
+            let owned = owned(4_000);
+            let told = Arc::new(Mutex::new(Vec::new()));
+            let tell = Arc::clone(&told);
+            owned.on_doubt(move |what| tell.lock().push(what));
+            setup(&owned);
+            drop(owned.begin("/a/x", NodeKind::Contender, true));
+            let may_go_on = owned.begin("/a/z", NodeKind::Contender, true).map(drop).is_ok();
+            (std::mem::take(&mut *told.lock()), may_go_on)
+        };
+        assert_eq!(told(&|_| ()), (vec![OnDoubt::EndSession], false));
+        let releases = |owned: &Arc<OwnedNodes>| owned.leave(&make(owned, 1).unwrap());
+        assert_eq!(told(&releases), (vec![OnDoubt::EndSession], false));
+        let holds = |owned: &Arc<OwnedNodes>| drop(make(owned, 1).unwrap());
+        assert_eq!(told(&holds), (vec![OnDoubt::Look], true));
+        let under_way = |owned: &Arc<OwnedNodes>| {
+            let making = owned.begin("/a/y", NodeKind::Contender, true).unwrap();
+            std::mem::forget(making);
+        };
+        assert_eq!(told(&under_way), (vec![OnDoubt::Look], true));
+    }
+
+    #[test]
+    fn of_many_nodes_the_last_go_first_at_the_end() {
+        let owned = owned(1_200);
+        for number in [1, 3, 2] {
+            make(&owned, number).unwrap();
+        }
+        assert_eq!(owned.to_delete_at_end(), [""; 0]);
+        make(&owned, 4).unwrap();
+        let numbers =
+            owned.to_delete_at_end().into_iter().map(|path| path[path.len() - 1..].to_owned());
+        assert_eq!(numbers.collect::<String>(), "4321");
     }
 }

@@ -419,6 +419,22 @@ impl Verbs {
         self.create_owned(path, data, acl, (NodeKind::Ephemeral, true), Some(meant), &mut None)
     }
 
+    /// As `create`, of a sequential node that outlives the session, under a name that no other call knows; `meant` as in
+    /// [`enter`](Verbs::enter).
+    pub(crate) fn create_lasting(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        meant: &StillMeant,
+    ) -> Answer<Created> {
+        let made = self.create(path, data, acl, NodeKind::PersistentSequential);
+        if matches!(made, Err(Fault::ConnectionLoss)) {
+            self.owned.doubt_lasting(path, meant);
+        }
+        made
+    }
+
     fn create_owned(
         &self,
         path: &str,

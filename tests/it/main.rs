@@ -48,6 +48,7 @@ mod mutex; // scenarios 1–13b
 mod naming; // contenders named in the styles of other clients
 mod observe; // watching which contenders hold
 mod once; // jobs that run once
+mod owned_nodes; // how much a session may own
 mod patience; // locks whose contenders have patience
 mod proxy; // the faulty network itself
 mod queue; // scenarios 79 and 80: queues

@@ -9,7 +9,7 @@ use zklock::{Acl, Error, ErrorKind, Permissions, SharedCounter, SharedValue};
 use crate::support::proxy::opcode;
 use crate::support::raw::{self, ALL};
 use crate::support::site::Site;
-use crate::support::{kind, skip_without_server, skip_without_zookeeper};
+use crate::support::{QUIET, kind, skip_without_server, skip_without_zookeeper};
 
 const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(50);
@@ -266,5 +266,31 @@ fn a_counter_whose_node_is_empty_is_at_0() {
     assert_eq!(set.get().unwrap(), 7);
     raw.close().unwrap();
     drop((added, set));
+    site.finish([zk]);
+}
+
+#[test]
+fn a_lone_writer_sets_with_one_request() {
+    skip_without_server!();
+    let site = Site::own("value-costs");
+    let (proxy, zk) = site.proxied(QUIET);
+    let value = SharedValue::new(&zk, &site.base, "a");
+    value.set("first").unwrap();
+    proxy.reset_counts();
+    for number in 0..3 {
+        value.set(format!("{number}")).unwrap();
+    }
+    let asked: Vec<i32> = proxy.requests().iter().map(|seen| seen.opcode).collect();
+    assert_eq!(asked, [opcode::SET_DATA; 3]);
+    // Another client is first: beside the value, a permit is made and used.
+    let mut raw = site.raw();
+    raw.set_data(&format!("{}/a", site.base), b"theirs").unwrap();
+    proxy.reset_counts();
+    value.set("last").unwrap();
+    let asked: Vec<i32> = proxy.requests().iter().map(|seen| seen.opcode).collect();
+    assert_eq!(asked, [opcode::SET_DATA, opcode::CREATE, opcode::MULTI]);
+    assert_eq!(text(value.get().unwrap()).as_deref(), Some("last"));
+    raw.close().unwrap();
+    drop(value);
     site.finish([zk]);
 }

@@ -354,7 +354,7 @@ fn lost_answers_begin_join_vote_and_decide_once() {
             proxy.connections()
         };
         site.raw().create_all(&site.base).unwrap();
-        let before = lose(opcode::CREATE);
+        let before = lose(opcode::MULTI);
         let coordinator = round.begin(&["a", "b"]).unwrap();
         assert!(proxy.connections() > before);
         let before = lose(opcode::CREATE);
@@ -656,7 +656,7 @@ fn a_round_begins_once_though_its_answer_is_lost() {
     let other = site.quiet_client();
     site.raw().create_all(&site.base).unwrap();
     let theirs = round(&other, &site);
-    proxy.stall_reply(opcode::CREATE);
+    proxy.stall_reply(opcode::MULTI);
     let begins = round(&zk, &site);
     let beginning = in_background(move || begins.begin(&["a"]));
     eventually(SOON, "the round", || theirs.state().unwrap().is_some());
@@ -665,8 +665,10 @@ fn a_round_begins_once_though_its_answer_is_lost() {
     theirs.recover().unwrap().abort().unwrap();
     assert!(theirs.forget().unwrap());
     proxy.pass();
-    assert_eq!(kind(beginning.recv_timeout(SOON).unwrap()), ErrorKind::ConnectionLoss);
+    let coordinator = beginning.recv_timeout(SOON).unwrap().unwrap();
+    assert_eq!(kind(coordinator.decide()), ErrorKind::NotFound);
     assert_eq!(theirs.state().unwrap(), None, "it has begun again");
+    drop(coordinator);
     drop(theirs);
     site.finish([zk, other]);
 }

@@ -122,7 +122,8 @@ impl DistributedQueue {
     /// # Errors
     ///
     /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the reply was lost: **the item may
-    ///   be in the queue, or not**. After a second call it may be there twice.
+    ///   be in the queue, or not**, or come there [later](crate::Error::may_have_taken_effect), until the
+    ///   session has ended. After a second call it may be there twice.
     /// - [`Connect`](crate::ErrorKind::Connect) if no server was reached within the [connect
     ///   timeout](crate::ClientBuilder::connect_timeout): the item is not in the queue.
     /// - [`TooLarge`](crate::ErrorKind::TooLarge), before anything is sent, if the item does not

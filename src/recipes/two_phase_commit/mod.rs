@@ -14,7 +14,7 @@ use self::round::no_round;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::recipes::change_at_most_once::make_once;
+use crate::recipes::change_at_most_once::{Attempts, make_once};
 use crate::rt;
 use crate::session::connection::{Answer, Fault, Names, Stat, Step};
 use crate::session::one_session::Session;
@@ -99,8 +99,8 @@ impl TwoPhaseCommit {
     /// [`AlreadyExists`](ErrorKind::AlreadyExists) if the round has begun already;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for no participants, one that is named
     /// twice, or more than fit into a request; [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a
-    /// reply was lost: the round may have begun, even if it does not exist now; otherwise as for
-    /// [`Znode`](crate::Znode#errors).
+    /// request had no answer within the connect timeout, or the session was lost with a reply: the round
+    /// may have begun, even if it does not exist now; otherwise as for [`Znode`](crate::Znode#errors).
     pub fn begin<S: AsRef<str>>(&self, participants: &[S]) -> Result<Coordinator> {
         let node = self.target.node()?;
         let id = Uuid::from_u128(rt::random()).to_string();
@@ -113,10 +113,10 @@ impl TwoPhaseCommit {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
-        let mut before = None;
+        let mut attempts = Attempts::new(self.target.client.core());
         let begun = self.target.ask(BEGIN, |session, whole| {
             let is_ours = |data: &[u8]| Round::parse(data).is_some_and(|one| one.id == round.id);
-            make_once(session, whole, &round.write(), &self.target.acl, is_ours, &mut before)
+            make_once(session, whole, &round.write(), &self.target.acl, is_ours, &mut attempts)
         })?;
         match begun {
             Some(true) => Ok(Coordinator::new(self.target.clone(), round)),
@@ -208,6 +208,10 @@ impl TwoPhaseCommit {
     ///
     /// Call it only when every participant has done what was decided: one that comes later cannot
     /// learn the decision any more.
+    ///
+    /// If a reply was lost, the request may be carried out [later](crate::Error::may_have_taken_effect),
+    /// until the session has ended: then it removes a round that has begun under this name and was decided
+    /// since, if it has the same participants' nodes. Give each round a name of its own.
     ///
     /// # Errors
     ///

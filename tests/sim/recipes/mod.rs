@@ -9,6 +9,7 @@ mod counter;
 mod double_barrier;
 mod election;
 mod group;
+mod late;
 mod maintenance;
 mod patience;
 mod priority;
