@@ -37,6 +37,15 @@ impl Rig {
         mutex(&self.zk, &self.site.base, name)
     }
 
+    /// Holds something in the client's session, which is then kept over requests without an answer.
+    fn keep(&self) -> LockGuard {
+        let kept = self.lock("kept").lock().unwrap();
+        let is_watched = || self.zk.stats().watches_at_server == Some(1);
+        eventually(LONG, "the watch of what is kept", is_watched);
+        self.proxy.reset_counts();
+        kept
+    }
+
     /// Replaces the client: one that repeatedly lost its connection waits longer each time before
     /// it reconnects.
     fn renew(&mut self) {
@@ -141,6 +150,7 @@ type Fault = (i32, &'static str, Loss, usize);
 fn with_faults(rig: &mut Rig, faults: &[Fault], check: impl Fn(&Rig, LockGuard, &str)) {
     for call in Call::ALL {
         rig.renew();
+        let kept = rig.keep();
         let case = format!("{call:?} {faults:?}");
         let before = rig.proxy.connections();
         let name = before.to_string();
@@ -155,6 +165,7 @@ fn with_faults(rig: &mut Rig, faults: &[Fault], check: impl Fn(&Rig, LockGuard, 
         rig.assert_adopted(&name, &guard, &case);
         check(rig, guard, &case);
         assert_eq!(rig.site.children(&name).len(), 0, "{case}");
+        kept.unlock().unwrap();
     }
 }
 
@@ -198,19 +209,20 @@ fn s36_adoption_survives_further_losses() {
 fn s36_an_adopted_waiter_keeps_its_place() {
     skip_without_server!();
     let rig = Rig::new("s36-waiter");
+    let kept = rig.keep();
     let other = rig.site.client();
     let holder = mutex(&other, &rig.site.base, "a").lock().unwrap();
     rig.proxy.drop_reply_on(opcode::CREATE, "_c_", 1);
     let lock = rig.lock("a");
     let waiter = thread::spawn(move || lock.lock().unwrap());
-    eventually(LONG, "the waiter's watch", || rig.zk.stats().watches == 2);
+    eventually(LONG, "the waiter's watch", || rig.zk.stats().watches == 3);
     let queue = mutex(&other, &rig.site.base, "a").contenders().unwrap();
     assert_eq!(queue.len(), 2, "{queue:?}");
     holder.unlock().unwrap();
     let guard = waiter.join().unwrap();
     assert_eq!(rig.contenders_made(), 1);
     rig.assert_adopted("a", &guard, "waiter");
-    drop(guard);
+    drop((guard, kept));
     rig.site.finish([rig.zk, other]);
 }
 
@@ -406,6 +418,7 @@ fn s41_a_list_without_an_answer_is_asked_again() {
 fn s42_giving_up_during_an_outage_leaves_no_ghost() {
     skip_without_server!();
     let rig = Rig::new("s42");
+    let kept = rig.keep();
     let session = rig.zk.session_id();
     for outage in ["refused", "silent"] {
         for cancels in [false, true] {
@@ -446,6 +459,7 @@ fn s42_giving_up_during_an_outage_leaves_no_ghost() {
             guard.unlock().unwrap();
         }
     }
+    kept.unlock().unwrap();
     rig.finish();
 }
 

@@ -493,6 +493,8 @@ fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
     let (lock, guard) = (rig.lock(), rig.held());
     let free = mutex(&rig.zk, &rig.site.base, "b");
     drop(free.lock().unwrap());
+    // Otherwise the client would replace its session after a request without an answer.
+    let kept = mutex(&rig.zk, &rig.site.base, "kept").lock().unwrap();
     for fault in faults {
         (fault.strike)(&rig);
         for limit in [0, 1, 300].map(Duration::from_millis) {
@@ -527,7 +529,7 @@ fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
     }
     guard.unlock().unwrap();
     lock.lock().unwrap().unlock().unwrap();
-    drop((lock, free));
+    drop((lock, free, kept));
     rig.finish();
 }
 
