@@ -22,6 +22,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Mutex;
 use crate::rt::{self, Deadline};
 
+/// Whether a session that owns nothing is replaced after a create without an answer. Not yet: too many programs may
+/// count on a session that outlives its connections while nothing is held.
+const MAY_BE_REPLACED: bool = false;
+
 /// See the module. It never comes back once it has ended.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -67,7 +71,8 @@ impl Session {
         };
         let connection = ensemble.open(records, waiter, &stop)?;
         let rest = if replaces { connection.info().timeout * 2 } else { Duration::ZERO };
-        let may_end_from = rt::now().checked_add(rest).filter(|_| !connection.is_handle());
+        let may_be_replaced = MAY_BE_REPLACED && !connection.is_handle();
+        let may_end_from = rt::now().checked_add(rest).filter(|_| may_be_replaced);
         let owned = OwnedNodes::new(paths_limit, may_end_from, Arc::clone(&status));
         let verbs = Verbs::new(
             connection,
