@@ -149,7 +149,7 @@ fn answer(server: &mut Server, session: i64, request: Request) -> Answer<Reply> 
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        self.close(Duration::ZERO);
+        self.close(End::Closed, Duration::ZERO);
     }
 }
 

@@ -45,7 +45,7 @@ fn reap(world: &Arc<World>, reaper: &Arc<Reaper>, session: &Arc<Session>) {
 fn finish(world: &World, reaper: &Arc<Reaper>, session: &Session) {
     until(|| reaper.backlog() == 0);
     assert_eq!(world.nodes(), ["/", "/lock", "/lock/other"]);
-    session.close(Duration::ZERO);
+    session.close(crate::connection_notice::End::Closed, Duration::ZERO);
 }
 
 #[test]
