@@ -76,6 +76,9 @@ pub(crate) enum NodeEvent {
     Watched,
 }
 
+/// A node that does not exist: a write to it, in a version that no node has, changes nothing.
+pub(crate) const NOWHERE: &str = "/zklock-nowhere/nothing";
+
 /// The body of a sync, which covers the whole server, whatever path it names.
 pub(crate) const SYNC_ROOT: &[u8] = &[0, 0, 0, 1, b'/'];
 

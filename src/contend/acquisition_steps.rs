@@ -521,7 +521,7 @@ impl Acquisition {
             .iter()
             .filter(|name| Some(*name) != self.own_name())
             .filter_map(Ticket::parse)
-            .filter(|ticket| self.doubtful.iter().any(|guid| ticket.has_guid(*guid)))
+            .filter(|ticket| ticket.has_any_guid(&self.doubtful))
             .min()
             .map(|ticket| ticket.name().to_owned())
     }

@@ -230,6 +230,10 @@ impl<'a> Ticket<'a> {
         self.kind == ContenderKind::Write || self.marker().contains("__lock__")
     }
 
+    pub(crate) fn has_any_guid(&self, guids: &[Uuid]) -> bool {
+        guids.iter().any(|guid| self.has_guid(*guid))
+    }
+
     pub(crate) fn has_guid(&self, guid: Uuid) -> bool {
         let goes_on = |rest: &str| rest.starts_with('-');
         let ours = |name: &str| name.strip_prefix(&guid.to_string()).is_some_and(goes_on);

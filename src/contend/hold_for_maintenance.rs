@@ -223,7 +223,7 @@ impl<'a> Maker<'a> {
                 session.sync()?;
             }
             let children = session.names(lock_node, false)?.unwrap_or_default();
-            let is_own = |one: &Ticket<'_>| guids.iter().any(|guid| one.has_guid(*guid));
+            let is_own = |one: &Ticket<'_>| one.has_any_guid(guids);
             let path = match children.iter().filter_map(Ticket::parse).find(is_own) {
                 Some(own) => {
                     let path = path::join(lock_node, own.name());
@@ -425,7 +425,7 @@ impl<'a> Maker<'a> {
     fn delete_own(&self, session: &Session) -> Answer<()> {
         session.sync()?;
         let children = session.names(&self.lock_node, false)?.unwrap_or_default();
-        let is_own = |one: &Ticket<'_>| self.guids.iter().any(|guid| one.has_guid(*guid));
+        let is_own = |one: &Ticket<'_>| one.has_any_guid(&self.guids);
         for own in children.iter().filter_map(Ticket::parse).filter(is_own) {
             match session.delete(&path::join(&self.lock_node, own.name())) {
                 Ok(()) | Err(Fault::NoNode) => {}

@@ -14,7 +14,7 @@ use super::server_stream::ServerStream;
 use super::servers_that_replace_sessions::ends_with_its_connection;
 use super::wire_format::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use crate::rt::{self, Moment, Receiver, RecvTimeoutError};
-use crate::wire_values::{code, op, xid};
+use crate::wire_values::{NOWHERE, code, op, xid};
 
 /// What the error −124 means.
 pub(super) const DEMANDS_SASL: &str =
@@ -176,11 +176,10 @@ impl Conversation<'_> {
     /// What it takes is a write, also one that fails: it concerns a node that is not there, and a version
     /// that no node has. False if the session has expired.
     fn is_still_led(&mut self) -> io::Result<bool> {
-        const NOWHERE: &[u8] = b"/zklock-nowhere/nothing";
         const ALL: i32 = 31;
         const PAUSE: Duration = Duration::from_millis(50);
         loop {
-            let request = Frame::request(xid::HANDSHAKE, op::SET_ACL).buffer(NOWHERE);
+            let request = Frame::request(xid::HANDSHAKE, op::SET_ACL).buffer(NOWHERE.as_bytes());
             let for_anyone = request.int(1).int(ALL).buffer(b"world").buffer(b"anyone");
             match self.ask("a write", xid::HANDSHAKE, for_anyone.int(i32::MAX))?.0 {
                 // All of them are the leader's, and were confirmed by a majority.

@@ -445,7 +445,8 @@ impl ClientBuilder {
     /// [`TooLarge`](ErrorKind::TooLarge). At a quarter there is one warning in the log, and above it
     /// [`close`](Client::close) deletes nodes before it ends the session, as many as its time allows.
     ///
-    /// Default 2,097,150 bytes, for servers with the default `jute.maxbuffer`: about 20,000 contenders; at least 4,096.
+    /// Default 2,097,150 bytes, for servers with the default `jute.maxbuffer`; three quarters of that are about 14,000
+    /// contenders. At least 4,096.
     /// If the servers set `jute.maxbuffer.extrasize`, it is the sum of the two. Several clients have a limit each.
     ///
     /// Over a program's own handle, nodes that the program has created itself are not known here.

@@ -619,8 +619,9 @@ impl ClientCore {
         }
         self.noticed_change();
         let (waiter, deadline) = (Waiter::new(), Deadline::after(CLOSE_LIMIT));
+        let half = Deadline::after(CLOSE_LIMIT / 2);
         for session in &sessions {
-            session.delete_many_owned(Deadline::after(CLOSE_LIMIT / 2));
+            session.delete_many_owned(half);
             let left = deadline.instant().map(|end| end.saturating_duration_since(rt::now()));
             session.close(End::Closed, left.unwrap_or(CLOSE_LIMIT));
         }

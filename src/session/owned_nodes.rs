@@ -250,6 +250,15 @@ impl OwnedNodes {
         }
     }
 
+    /// What the answer to the node's deletion says of it.
+    pub(super) fn note_delete(&self, path: &str, answer: &Answer<()>) {
+        match answer {
+            Ok(()) => self.deleted(path),
+            Err(Fault::NoNode) => self.forget(path),
+            Err(_) => {}
+        }
+    }
+
     /// The node was found and deleted.
     pub(super) fn deleted(&self, path: &str) {
         self.forget(path);

@@ -112,10 +112,9 @@ impl Reaper {
         let (owner, node) = (Arc::downgrade(session), path.to_owned());
         let on_answer = move |answer: Answer<()>| {
             if let Some(session) = owner.upgrade() {
+                session.owned().note_delete(&node, &answer);
                 match answer {
-                    Ok(()) => session.owned().deleted(&node),
-                    Err(Fault::NoNode) => session.owned().forget(&node),
-                    Err(Fault::SessionEnded) => {}
+                    Ok(()) | Err(Fault::NoNode | Fault::SessionEnded) => {}
                     Err(Fault::ConnectionLoss | Fault::Busy) => reaper.delete(&session, node),
                     Err(_) => reaper.insist(&session, node),
                 }

@@ -27,7 +27,7 @@ use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{AtomicBool, Deadline, Moment};
-use crate::wire_values::op;
+use crate::wire_values::{NOWHERE, op};
 
 /// How many requests of one caller may be under way at once.
 const WINDOW: usize = 100;
@@ -502,16 +502,8 @@ impl Verbs {
     pub(crate) fn delete_version(&self, path: &str, version: Option<i32>) -> Answer<()> {
         let deleted =
             self.ask(|| Request::One(Step::Delete { path: path.to_owned(), version })).map(drop);
-        self.note_deleted(path, &deleted);
+        self.owned.note_delete(path, &deleted);
         deleted
-    }
-
-    fn note_deleted(&self, path: &str, deleted: &Answer<()>) {
-        match deleted {
-            Ok(()) => self.owned.deleted(path),
-            Err(Fault::NoNode) => self.owned.forget(path),
-            Err(_) => {}
-        }
     }
 
     /// Deletes the nodes, in as few round trips as possible.
@@ -525,7 +517,7 @@ impl Verbs {
         let mut late = Some(on_late(late, |_| Ok(())));
         let ask = || self.ask_once_or(Request::delete(path), &mut late);
         let deleted = self.patiently(ask).map(drop);
-        self.note_deleted(path, &deleted);
+        self.owned.note_delete(path, &deleted);
         deleted
     }
 
@@ -540,7 +532,7 @@ impl Verbs {
             Ok(Some(_)) | Err(Fault::NoAuth) => self.ask_once(Request::delete(path)).map(drop),
             Err(fault) => Err(fault),
         });
-        self.note_deleted(path, &deleted);
+        self.owned.note_delete(path, &deleted);
         deleted
     }
 
@@ -582,6 +574,7 @@ impl Verbs {
                 }
             }
         }
+        let makes_owned = !making.is_empty();
         let reply = self.ask(|| Request::Transact(steps.to_vec()))?;
         let Reply::Transacted(transacted) = reply else { return strange(&reply) };
         if let Ok(done) = &transacted {
@@ -592,7 +585,8 @@ impl Verbs {
                 Some(Step::Create { acl, .. }) => naming_entry(fault, acl),
                 _ => fault,
             };
-            (place, if fault == Fault::SessionEnded { self.why_no_session(steps) } else { fault })
+            let is_ended = fault == Fault::SessionEnded;
+            (place, if is_ended { self.why_no_session(makes_owned) } else { fault })
         }))
     }
 
@@ -613,8 +607,6 @@ impl Verbs {
     /// A write that changes nothing. Only a write is sure to be refused if the leader takes another server to serve the
     /// session: by the loss of the connection.
     pub(super) fn probe(&self) -> Answer<()> {
-        /// A node that does not exist, and a version that no node has.
-        const NOWHERE: &str = "/zklock-nowhere/nothing";
         match self.delete_version(NOWHERE, Some(i32::MAX)) {
             Err(fault) if fault.is_loss() => Err(fault),
             _ => Ok(()),
@@ -623,12 +615,10 @@ impl Verbs {
 
     /// Why a step of a transaction failed as if the session had ended. A server also says so of a local session
     /// that it must not upgrade, so a write is asked whether the session lives. The transaction changed nothing.
-    fn why_no_session(&self, steps: &[Step]) -> Fault {
-        let is_owned =
-            |step: &Step| matches!(step, Step::Create { kind, .. } if kind.is_ephemeral());
+    fn why_no_session(&self, makes_owned: bool) -> Fault {
         match self.probe() {
             Err(_) => Fault::SessionEnded,
-            Ok(()) if steps.iter().any(is_owned) => Fault::LocalSession,
+            Ok(()) if makes_owned => Fault::LocalSession,
             Ok(()) => {
                 Fault::Refused("a step failed as if the session had ended, but it lives".to_owned())
             }
