@@ -62,7 +62,7 @@ impl Connection for Nobody {
         Info { session: 1, ..Info::default() }
     }
 
-    fn close(&self, _give_up_after: Duration) {}
+    fn close(&self, _why: End, _give_up_after: Duration) {}
 }
 
 impl Nobody {
