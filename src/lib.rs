@@ -213,6 +213,7 @@ mod connection_notice;
 mod error;
 mod event;
 mod fencing;
+mod foreign_contenders;
 mod logging;
 mod loss_reason;
 mod path;
@@ -250,6 +251,7 @@ pub use contend::wait_until_lost::Lost;
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use fencing::FencingToken;
+pub use foreign_contenders::ForeignContenders;
 #[cfg(feature = "sasl")]
 pub use link::sasl::Sasl;
 #[cfg(feature = "tls")]

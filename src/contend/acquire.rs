@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::acquisition_steps::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
 use super::ask_and_break::is_request;
 use super::ask_worse_holders::WorseAhead;
+use super::child_origin::{ChildOrigin, LastingChildren, ask_origins, is_uncertain};
 use super::contender_facts::{with_facts_of, with_wait};
 use super::contender_node_name::{Form, NodeNaming};
 use super::end_overdue_maintenance::MaintenanceAhead;
@@ -265,7 +266,8 @@ pub(crate) fn pursue(
         }
         None => {
             let fresh = || Uuid::from_u128(rt::random());
-            let mut acquisition = Acquisition::new(contention.form, patient, fresh);
+            let foreign = core.foreign_contenders();
+            let mut acquisition = Acquisition::new(contention.form, patient, foreign, fresh);
             acquisition.note_holders(contention.asks_worse_than.is_some());
             (acquisition, None)
         }
@@ -437,7 +439,15 @@ impl Attempt<'_> {
                 }
                 Input::Inspected(read.map(|read| read.map(|(_, stat)| stat)))
             }
-            Action::Watch { names, successor } => self.watch(session, &names, successor)?,
+            Action::Watch { names, successor } => {
+                self.watch(session, &names, successor, acquisition.made_by())?
+            }
+            Action::AskOrigins { names } => {
+                let found =
+                    self.ask(session, |session, node| ask_origins(session, node, &names))?;
+                let found = self.sort(found, READ).map(|found| names.into_iter().zip(found));
+                Input::Origins(found.map(|found| self.judge(found, acquisition.made_by())))
+            }
             Action::Delete { name } => {
                 let path = path::join(&self.node, &name);
                 let deleted = self.ask(session, |session, _| session.delete(&path))?;
@@ -559,8 +569,7 @@ impl Attempt<'_> {
             self.look_round(siblings);
             leaving.extend(self.call.core().strays().delete(session, &self.node, siblings));
         }
-        let listing =
-            siblings.map(|children| Listing { on: after, children, watched: false, leaving });
+        let listing = siblings.map(|children| self.listing(after, children, false, leaving));
         let own = OwnNode { name: path::last(&made.path).to_owned(), czxid: made.czxid };
         Ok(Input::Created { made: Ok(own), listing })
     }
@@ -615,6 +624,7 @@ impl Attempt<'_> {
         session: &Arc<Session>,
         names: &[String],
         successor: Option<OwnNode>,
+        made_by: Option<i64>,
     ) -> Result<Input, Stop> {
         let own = successor.as_ref().map(|own| &own.name);
         let is_wanted = |name: &str| names.iter().chain(own).any(|wanted| wanted == name);
@@ -634,8 +644,14 @@ impl Attempt<'_> {
             false => self.ask(session, |session, _| session.watch_each(&paths, own_is_last))?,
         };
         let all = all.unwrap_or_else(|fault| vec![Err(fault); to_watch.len()]);
-        let mut trouble = None;
+        let (mut trouble, mut uncertain) = (None, Vec::new());
         for (name, read) in to_watch.iter().zip(all) {
+            if let Ok(Some((_, stat))) = &read
+                && Some(name) != own
+                && is_uncertain(name)
+            {
+                uncertain.push((name.clone(), Some(ChildOrigin::of(stat))));
+            }
             let answer = match read {
                 read if Some(name) == own => {
                     let stands = read.is_ok_and(|found| stands(found, session, successor.as_ref()));
@@ -654,6 +670,12 @@ impl Attempt<'_> {
         }
         if let Some(trouble) = trouble {
             return Ok(Input::Watched(Err(trouble)));
+        }
+        let mut origins = self.judge(uncertain, made_by);
+        origins.retain(|(_, is_before)| !is_before);
+        if !origins.is_empty() {
+            let passed = origins.into_iter().map(|(name, _)| name);
+            return Ok(Input::Watched(Ok(Watched::Passed(passed.collect()))));
         }
         let connection = session.status().now().connection;
         Ok(self.watched.judge(connection, own.map(String::as_str)))
@@ -680,12 +702,39 @@ impl Attempt<'_> {
             self.watched.clear();
         }
         let watched = watch && self.watched.contains(CHILDREN);
-        Ok(Input::Listed(children.map(|children| Listing {
-            on,
-            children: children.unwrap_or_default(),
-            watched,
-            leaving,
-        })))
+        let listing = |children: Option<Names>| {
+            self.listing(on, children.unwrap_or_default(), watched, leaving)
+        };
+        Ok(Input::Listed(children.map(listing)))
+    }
+
+    fn listing(&self, on: u64, children: Names, watched: bool, leaving: Vec<String>) -> Listing {
+        // An uncontended lock has one child.
+        let lasting = match children.len() {
+            0 | 1 => Vec::new(),
+            _ => self.lasting_children().among(&self.node, &children),
+        };
+        Listing { on, children, watched, leaving, lasting }
+    }
+
+    /// Which of these children come before the node that was made by this transaction, and which do not.
+    fn judge(
+        &self,
+        origins: impl IntoIterator<Item = (String, Option<ChildOrigin>)>,
+        made_by: Option<i64>,
+    ) -> Vec<(String, bool)> {
+        let origins: Vec<_> =
+            origins.into_iter().filter_map(|(name, origin)| Some((name, origin?))).collect();
+        let lasting = origins.iter().filter(|(_, origin)| *origin == ChildOrigin::Lasting);
+        let mut lasting = lasting.map(|(name, _)| name).peekable();
+        if lasting.peek().is_some() {
+            self.lasting_children().note(&self.node, lasting.cloned());
+        }
+        origins.into_iter().map(|(name, origin)| (name, origin.is_before(made_by))).collect()
+    }
+
+    fn lasting_children(&self) -> Arc<LastingChildren> {
+        self.call.core().extension()
     }
 
     /// The data of its node.

@@ -9,13 +9,20 @@
 //! - If a list does not have it, on a connection whose server has caught up with the leader before, another one
 //!   is created. The first may still come: then it is deleted, by this call or a later one.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use uuid::Uuid;
 
-use super::contender_node_name::{ContenderKind, Form, Ticket};
+use super::contender_node_name::{ContenderKind, Form, Ticket, is_contender};
 use super::end_overdue_maintenance::HoldAhead;
 use super::rule::{Rule, Verdict, Watch, in_grant_order};
 use crate::error::{Error, ErrorKind};
+use crate::foreign_contenders::ForeignContenders;
 use crate::session::connection::{Names, Stat};
+
+/// Of how many children it is asked together whether they contend.
+const MOST_ASKED: usize = 1_000;
 
 /// What to do next. One at a time; its outcome comes back as an [`Input`].
 #[derive(Clone, Debug)]
@@ -34,6 +41,10 @@ pub(crate) enum Action {
     /// Read a child's stat.
     Inspect {
         name: String,
+    },
+    /// Read the stats of children whose names do not tell whether they contend.
+    AskOrigins {
+        names: Vec<String>,
     },
     /// Have the waiter woken when one of these is gone. With a successor, when all are: the own node,
     /// which is admitted then without another list. A list showed no other contender ahead, and none
@@ -80,6 +91,8 @@ pub(crate) enum Input {
     Synced(Result<u64, Trouble>),
     Listed(Result<Listing, Trouble>),
     Inspected(Result<Option<Stat>, Trouble>),
+    /// Which of these come before the own node, and which do not.
+    Origins(Result<Vec<(String, bool)>, Trouble>),
     Watched(Result<Watched, Trouble>),
     Deleted(Result<(), Trouble>),
     Woken,
@@ -97,9 +110,11 @@ pub(crate) struct OwnNode {
 }
 
 /// What became of the watch on a node, or of those on several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     Set,
+    /// These do not come before the own node, as their stats say.
+    Passed(Vec<String>),
     /// The node was gone, or one of them.
     Gone,
     /// An ACL hides the node, or one of them, so a watch on it would report nothing.
@@ -127,6 +142,8 @@ pub(crate) struct Listing {
     /// Those of them that this session had released before it asked, and that are still to be
     /// deleted.
     pub(crate) leaving: Vec<String>,
+    /// Those of them that are known to contend for nothing.
+    pub(crate) lasting: Vec<String>,
 }
 
 /// See the module.
@@ -153,6 +170,11 @@ pub(crate) struct Acquisition {
     notes_holders: bool,
     /// The connection whose server has caught up since the last doubt arose.
     synced: Option<u64>,
+    /// Children with lower numbers that do not come before the own node, and, for the look that is made now, those that
+    /// do: where the name alone does not tell.
+    passed: HashSet<String>,
+    before: HashSet<String>,
+    foreign: Arc<ForeignContenders>,
     asked: Awaited,
 }
 
@@ -204,7 +226,12 @@ struct Seen {
 }
 
 impl Seen {
-    fn by(own: &str, children: &Names, notes_holders: bool) -> Option<Seen> {
+    fn by(
+        own: &str,
+        children: &Names,
+        notes_holders: bool,
+        passes: impl Fn(&Ticket<'_>) -> bool,
+    ) -> Option<Seen> {
         let mine = Ticket::parse(own)?;
         let mut seen = Seen {
             ahead: 0,
@@ -214,23 +241,24 @@ impl Seen {
             holders: Vec::new(),
         };
         let (mut first, mut has_maintenance) = (None::<Ticket<'_>>, false);
+        let is_ahead = |one: &Ticket<'_>| one.is_before(&mine) && !passes(one);
         for one in children.iter().filter_map(Ticket::parse) {
-            if one < mine {
+            if is_ahead(&one) {
                 seen.ahead += 1;
                 has_maintenance |= one.is_maintenance();
                 first = Some(first.map_or(one.clone(), |first| first.min(one)));
             } else {
-                seen.are_behind |= one > mine;
+                seen.are_behind |= one > mine && one.is_of_a_known_recipe();
             }
         }
         seen.first = first.map(|first| first.name().to_owned());
         if has_maintenance {
             let mut ahead = in_grant_order(children.iter());
-            ahead.retain(|one| *one < mine);
+            ahead.retain(is_ahead);
             seen.maintenance = HoldAhead::among(&ahead);
         }
         if notes_holders {
-            let mut ahead = in_grant_order(children.iter()).into_iter().filter(|one| *one < mine);
+            let mut ahead = in_grant_order(children.iter()).into_iter().filter(is_ahead);
             // The first, whatever it is, or all readers up to another contender.
             let first = ahead.next().into_iter();
             let reads = first.clone().all(|one| one.kind() == ContenderKind::Read);
@@ -247,6 +275,7 @@ impl Acquisition {
     pub(crate) fn new(
         form: Form,
         patient: bool,
+        foreign: Arc<ForeignContenders>,
         fresh: impl FnMut() -> Uuid + Send + 'static,
     ) -> Acquisition {
         Acquisition {
@@ -264,6 +293,9 @@ impl Acquisition {
             blocked: false,
             notes_holders: false,
             synced: None,
+            passed: HashSet::new(),
+            before: HashSet::new(),
+            foreign,
             asked: Awaited::Nothing,
         }
     }
@@ -294,10 +326,23 @@ impl Acquisition {
             Input::Inspected(found) => self.inspected(asked, found),
             Input::Deleted(Ok(()) | Err(Trouble::NoNode | Trouble::Unanswered))
             | Input::Listed(Err(Trouble::Unanswered | Trouble::NoNode))
+            | Input::Origins(Err(Trouble::Unanswered | Trouble::NoNode))
             | Input::Watched(Ok(Watched::Gone) | Err(Trouble::Unanswered | Trouble::NoNode))
             | Input::Woken => self.look(),
             Input::Succeeded => self.succeed(),
             Input::Watched(Ok(Watched::Set)) => Action::Wait,
+            Input::Watched(Ok(Watched::Passed(names))) => {
+                self.passed.extend(names);
+                self.look()
+            }
+            Input::Origins(Ok(origins)) => {
+                for (name, is_before) in origins {
+                    if is_before { &mut self.before } else { &mut self.passed }.insert(name);
+                }
+                // The same list would do, but thousands may wait in one process: none keeps one.
+                Action::List
+            }
+            Input::Origins(Err(Trouble::Refused(error))) => Action::Fail(error),
             Input::Watched(Ok(Watched::Hidden)) => {
                 self.hidden = true;
                 Action::WatchChildren
@@ -309,6 +354,11 @@ impl Acquisition {
             | Input::Watched(Err(Trouble::Refused(error)))
             | Input::Deleted(Err(Trouble::Refused(error))) => Action::Fail(error),
         }
+    }
+
+    /// The transaction that has made the own node, if known.
+    pub(super) fn made_by(&self) -> Option<i64> {
+        self.own.as_ref()?.czxid
     }
 
     /// Whether another call can go on from here: there is a place, and nothing under way.
@@ -375,6 +425,9 @@ impl Acquisition {
 
     fn create(&mut self) -> Action {
         let guid = (self.fresh)();
+        // Who comes before another node is asked again.
+        self.passed.clear();
+        self.before.clear();
         self.asked = Awaited::Create(guid);
         Action::Create { prefix: self.form.prefix(guid) }
     }
@@ -452,9 +505,19 @@ impl Acquisition {
         if let Some(name) = doubtful {
             return Action::Delete { name };
         }
-        self.seen = Seen::by(&own.name, &listing.children, self.notes_holders);
+        self.passed.extend(listing.lasting.iter().cloned());
+        let passes = |theirs: &Ticket<'_>| self.passes(theirs);
+        let seen = Seen::by(&own.name, &listing.children, self.notes_holders, passes);
         let judged = listing.judged(&own.name);
-        let verdict = self.rule().decide(&own.name, judged.iter());
+        let verdict = self.rule().decide_but_for(&own.name, judged.iter(), passes);
+        if let Verdict::Blocked(watch) = &verdict {
+            let names = self.to_ask(own, watch, &judged, listing.watched);
+            if !names.is_empty() {
+                return Action::AskOrigins { names };
+            }
+        }
+        self.before.clear();
+        self.seen = seen;
         self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));
         self.blocked = matches!(verdict, Verdict::Blocked(_));
         match verdict {
@@ -494,10 +557,52 @@ impl Acquisition {
     /// without another list. Only our own sessions tell what has happened to a node.
     fn watch(&self, names: Vec<String>, judged: &Names) -> Action {
         let own = self.own.as_ref().filter(|own| self.session != 0 && own.czxid.is_some());
-        match own.and_then(|own| self.rule().all_ahead(&own.name, judged.iter())) {
+        let passes = |theirs: &Ticket<'_>| self.passes(theirs);
+        match own.and_then(|own| self.rule().all_ahead_but_for(&own.name, judged.iter(), passes)) {
             Some(names) => Action::Watch { names, successor: own.cloned() },
             None => Action::Watch { names, successor: None },
         }
+    }
+
+    /// Whether that child is known not to come before the own node, or not waited for.
+    fn passes(&self, theirs: &Ticket<'_>) -> bool {
+        !theirs.is_certain()
+            && (self.passed.contains(theirs.name())
+                || self.foreign.passes(theirs.name(), theirs.is_of_a_known_recipe()))
+    }
+
+    /// The children of which to ask whether they contend, before this watch is set or the call gives up; the latest
+    /// first.
+    ///
+    /// Who waits finds that with the watch itself, without a request. Only where it has found some that do not contend, a
+    /// whole crowd of such nodes may be there: then all are asked about together.
+    fn to_ask(
+        &self,
+        own: &OwnNode,
+        watch: &Watch,
+        judged: &Names,
+        by_children: bool,
+    ) -> Vec<String> {
+        let Some(mine) = Ticket::parse(&own.name) else { return Vec::new() };
+        let is_open = |one: &Ticket<'_>| {
+            !one.is_certain() && !self.before.contains(one.name()) && !self.passes(one)
+        };
+        let asks_each = self.patient && !by_children && self.passed.is_empty();
+        let matters = match watch {
+            Watch::Nodes(_) if asks_each => false,
+            Watch::Nodes(names) => {
+                names.iter().filter_map(|name| Ticket::parse(name)).any(|one| is_open(&one))
+            }
+            Watch::Children => true,
+        };
+        if !matters {
+            return Vec::new();
+        }
+        let ahead = judged.iter().filter_map(Ticket::parse);
+        let mut open: Vec<_> = ahead.filter(|one| one.is_before(&mine) && is_open(one)).collect();
+        open.sort_unstable_by(|one, other| other.cmp(one));
+        open.truncate(MOST_ASKED);
+        open.iter().map(|one| one.name().to_owned()).collect()
     }
 
     /// Admitted, because all that were ahead are gone.
@@ -549,9 +654,9 @@ impl Acquisition {
     }
 }
 
-/// Whether there is a contender besides this one.
+/// Whether there is a contender besides this one, of a known recipe: another one cannot be told from other nodes.
 pub(crate) fn others(own: &str, children: &Names) -> bool {
-    children.iter().any(|name| name != own && Ticket::parse(name).is_some())
+    children.iter().any(|name| name != own && is_contender(name))
 }
 
 #[cfg(test)]
@@ -569,7 +674,7 @@ mod tests {
 
     fn acquisition(patient: bool) -> Acquisition {
         let mut next = 0;
-        Acquisition::new(MUTEX, patient, move || {
+        Acquisition::new(MUTEX, patient, Arc::default(), move || {
             next += 1;
             Uuid::from_u128(next)
         })
@@ -595,7 +700,7 @@ mod tests {
 
     fn listing(on: u64, children: &[String]) -> Listing {
         let children = children.iter().collect();
-        Listing { on, children, watched: false, leaving: Vec::new() }
+        Listing { on, children, watched: false, leaving: Vec::new(), lasting: Vec::new() }
     }
 
     fn listed(on: u64, children: &[String]) -> Input {
@@ -670,6 +775,113 @@ mod tests {
         assert!(matches!(acquisition.step(made(1, 0)), Action::List));
         let granted = granted(acquisition.step(listed(1, &[name(1, 0)])));
         assert_eq!(granted, (name(1, 0), 100, Some(false)));
+    }
+
+    #[test]
+    fn who_waits_learns_with_the_watch_whom_not_to_wait_for() {
+        let mut one = acquisition(true);
+        begin(&mut one);
+        let children = [name(1, 5), "worker-0000000003".into(), "a-lock-0000000004".into()];
+        let Action::Watch { names, .. } = one.step(made_among(1, 5, 1, &children)) else {
+            panic!()
+        };
+        assert_eq!(names, ["a-lock-0000000004", "worker-0000000003"]);
+        // One has passed: so all others are asked about together, and then it is this call's turn.
+        let passed = Watched::Passed(vec!["a-lock-0000000004".into()]);
+        assert!(matches!(one.step(Input::Watched(Ok(passed))), Action::List));
+        let Action::AskOrigins { names } = one.step(listed(1, &children)) else { panic!() };
+        assert_eq!(names, ["worker-0000000003"]);
+        let origins = vec![("worker-0000000003".into(), false)];
+        assert!(matches!(one.step(Input::Origins(Ok(origins))), Action::List));
+        granted(one.step(listed(1, &children)));
+    }
+
+    #[test]
+    fn who_does_not_wait_asks_before_it_gives_up() {
+        for (is_before, is_granted) in [(true, false), (false, true)] {
+            let mut one = acquisition(false);
+            begin(&mut one);
+            let children = [name(1, 5), "worker-0000000003".into()];
+            let Action::AskOrigins { names } = one.step(made_among(1, 5, 1, &children)) else {
+                panic!()
+            };
+            let origins = names.into_iter().map(|name| (name, is_before)).collect();
+            assert!(matches!(one.step(Input::Origins(Ok(origins))), Action::List));
+            let then = one.step(listed(1, &children));
+            assert_eq!(matches!(then, Action::Hold { .. }), is_granted, "{then:?}");
+            assert_eq!(matches!(then, Action::Yield), !is_granted, "{then:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_to_last_takes_no_request() {
+        let mut one = acquisition(false);
+        begin(&mut one);
+        one.step(made(1, 5));
+        let children = [name(1, 5), "worker-0000000003".into()];
+        let lasting = vec!["worker-0000000003".into()];
+        let listing = Listing { lasting, ..listing(1, &children) };
+        granted(one.step(Input::Listed(Ok(listing))));
+    }
+
+    /// Of a node that was made anew, everything is asked again.
+    #[test]
+    fn what_came_after_one_node_may_come_before_the_next() {
+        let mut one = acquisition(true);
+        begin(&mut one);
+        let worker = "worker-0000000003".to_owned();
+        one.step(made_among(1, 5, 1, &[name(1, 5), worker.clone()]));
+        one.step(Input::Watched(Ok(Watched::Passed(vec![worker.clone()]))));
+        assert!(matches!(
+            one.step(listed(1, std::slice::from_ref(&worker))),
+            Action::Create { .. }
+        ));
+        let next = one.step(made_among(2, 6, 1, &[name(2, 6), worker.clone()]));
+        let Action::Watch { names, .. } = next else { panic!("{next:?}") };
+        assert_eq!(names, [worker]);
+    }
+
+    #[test]
+    fn a_crowd_of_strangers_is_asked_about_a_thousand_at_a_time() {
+        let mut children: Vec<_> = (0..2_500).map(|number| format!("a-{number:010}")).collect();
+        children.push(name(1, 2_500));
+        let (mut one, mut rounds) = (acquisition(false), 0);
+        begin(&mut one);
+        let mut next = one.step(made_among(1, 2_500, 1, &children));
+        while let Action::AskOrigins { names } = next {
+            assert!(names.len() <= 1_000);
+            rounds += 1;
+            one.step(Input::Origins(Ok(names.into_iter().map(|name| (name, false)).collect())));
+            next = one.step(listed(1, &children));
+        }
+        assert_eq!(rounds, 3);
+        granted(next);
+    }
+
+    #[test]
+    fn strangers_are_passed_if_that_is_wanted() {
+        let ignore = ForeignContenders::Ignore(vec!["worker-".into(), "x-etl-".into()]);
+        for (how, names, is_granted) in [
+            (ForeignContenders::Warn, ["worker-0000000003", "n_0000000001"], true),
+            (ForeignContenders::Warn, ["worker-0000000003", "x-5-0000000001"], false),
+            (ignore.clone(), ["worker-0000000003", "x-etl-lock-0000000001"], true),
+            (ignore, ["worker-0000000003", "n_0000000001"], false),
+            (ForeignContenders::Wait, ["worker-0000000003", "n_0000000001"], false),
+        ] {
+            let mut one = acquisition(true);
+            one.foreign = Arc::new(how.clone());
+            begin(&mut one);
+            let children = [name(1, 5), names[0].into(), names[1].into()];
+            let next = one.step(made_among(1, 5, 1, &children));
+            assert_eq!(matches!(next, Action::Hold { .. }), is_granted, "{how:?}: {next:?}");
+        }
+        // A name to the letter is never passed.
+        let ignore = ForeignContenders::Ignore(vec!["_c_".into()]);
+        let mut one = acquisition(true);
+        one.foreign = Arc::new(ignore);
+        begin(&mut one);
+        let next = one.step(made_among(1, 5, 1, &[name(1, 5), name(2, 3)]));
+        assert!(matches!(next, Action::Watch { .. }));
     }
 
     #[test]

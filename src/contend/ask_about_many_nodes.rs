@@ -3,13 +3,13 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::lists_kept_between_looks::ListsOfLook;
+use super::lists_kept_between_looks::{List, ListsOfLook};
 use super::requests_per_second::Pace;
 use crate::error::{Error, Result};
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::blocking_call::{Call, Stop};
 use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Fault, Names};
+use crate::session::connection::{Answer, Fault};
 use crate::session::one_session::Session;
 use crate::session::request_purpose::Purpose;
 
@@ -25,9 +25,9 @@ pub(super) trait AskEach {
         question: impl Fn(&Session, &[String]) -> Vec<Answer<T>>,
     ) -> Result<Vec<Answer<T>>, Self::Error>;
 
-    /// The children of each of these nodes.
-    fn list_each(&mut self, paths: &[String]) -> Result<Vec<Answer<Option<Names>>>, Self::Error> {
-        self.each(paths, |session, paths| session.children_each(paths, false))
+    /// The children of each of these nodes, and its stat.
+    fn list_each(&mut self, paths: &[String]) -> Result<Vec<Answer<Option<List>>>, Self::Error> {
+        self.each(paths, |session, paths| session.lists_each(paths, false))
     }
 
     /// How many lists of children were known, and not asked for.
@@ -99,22 +99,22 @@ impl AskEach for Paced<'_> {
         Ok(answers)
     }
 
-    fn list_each(&mut self, paths: &[String]) -> Result<Vec<Answer<Option<Names>>>> {
+    fn list_each(&mut self, paths: &[String]) -> Result<Vec<Answer<Option<List>>>> {
         let mut call = self.call();
         let session = call.session().map_err(|stop| self.stopped(stop, &call))?;
         let known = match self.synced == Some(session.id()) {
             true => self.lists.known(&session, paths),
             false => vec![None; paths.len()],
         };
-        let unknown = paths.iter().zip(&known).filter(|(_, names)| names.is_none());
+        let unknown = paths.iter().zip(&known).filter(|(_, list)| list.is_none());
         let unknown: Vec<String> = unknown.map(|(path, _)| path.clone()).collect();
         self.known += paths.len() - unknown.len();
         let lists = mem::take(&mut self.lists);
         let asked = self.each(&unknown, |session, paths| lists.ask(session, paths));
         self.lists = lists;
         let mut asked = asked?.into_iter();
-        let answers = known.into_iter().map(|names| match names {
-            Some(names) => Ok(Some(names)),
+        let answers = known.into_iter().map(|list| match list {
+            Some(list) => Ok(Some(list)),
             None => asked.next().unwrap_or(Ok(None)),
         });
         Ok(answers.collect())

@@ -3,8 +3,9 @@
 //! A request replaces the data of the contender's node by Curator's `__REVOKE__`, or by the
 //! `unlock` of ZooKeeper's "Recipes and Solutions". A holder watches its own node.
 
+use super::child_origin::contenders_in_order;
 use super::contender_node_name::Ticket;
-use super::rule::{holds, in_grant_order};
+use super::rule::count_holders;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
@@ -30,13 +31,9 @@ pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
     );
     purpose.ask(client.core(), node, |session| {
         let children = session.names(&whole, false)?.unwrap_or_default();
-        let mut asked = 0;
-        for ticket in in_grant_order(children.iter()) {
-            // Holders come first, so no later contender is admitted, or none that matters.
-            if !holds(&ticket, children.iter()) {
-                break;
-            }
-            let path = path::join(&whole, ticket.name());
+        let (mut asked, queue) = (0, contenders_in_order(session, &whole, &children)?);
+        for holder in &queue[..count_holders(&queue)] {
+            let path = path::join(&whole, holder);
             asked += usize::from(write(session, &path)?.unwrap_or(false));
         }
         Ok(asked)

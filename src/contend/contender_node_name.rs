@@ -5,32 +5,40 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use uuid::Uuid;
-use uuid::fmt::Hyphenated;
+use uuid::fmt::{Hyphenated, Simple};
+
+use crate::session::connection::Stat;
 
 /// What a contender holds or waits for, as its node's name shows.
 ///
 /// Other clients' names are recognised too, so that one lock path can be shared with them. A name
-/// counts only with a sequence number at its end.
+/// counts only with a sequence number at its end: ten digits, as the server adds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ContenderKind {
     /// An exclusive lock.
     ///
-    /// Before the sequence number, its name has `lock-` (Curator, go-zookeeper), `__lock__` (kazoo)
-    /// or `x-<session id>-` (ZooKeeper's `WriteLock`).
+    /// Before the sequence number, its name has `lock-` (Curator, go-zookeeper), `__lock__` (kazoo),
+    /// `lock-<32 hex digits>-` (aiozk) or `x-<session id>-` (ZooKeeper's `WriteLock` and `zoo_lock`).
     Mutex,
     /// A read lock, which only readers hold at the same time.
     ///
-    /// Its name has `__READ__` (Curator) or `__rlock__` (kazoo).
+    /// Its name has `__READ__` (Curator), `__rlock__` (kazoo), `read-<32 hex digits>-` (aiozk) or
+    /// `LOCK-SHARED-` (Hive).
     Read,
     /// A write lock, which excludes every other contender.
     ///
-    /// Its name has `__WRIT__`.
+    /// Its name has `__WRIT__` (Curator), `write-<32 hex digits>-` (aiozk) or `LOCK-EXCLUSIVE-` (Hive).
     Write,
     /// Permits of a semaphore.
     ///
     /// They exclude all other kinds. Its name has `lease-<how many>-of-<permits>-`.
     Permits,
+    /// Another program's, of a kind that is not known, such as an election of Curator's `LeaderLatch`: it is taken to
+    /// exclude every other contender.
+    ///
+    /// Its name has none of the above, only the sequence number: see [`ForeignContenders`](crate::ForeignContenders).
+    Other,
 }
 
 /// How contenders' nodes are named, which decides which clients in other languages respect the
@@ -105,6 +113,8 @@ impl Form {
             (_, ContenderKind::Permits) => {
                 return Cow::Owned(format!("-lease-{}-of-{}-", self.weight, self.permits));
             }
+            // Nothing of ours is.
+            (_, ContenderKind::Other) => "-",
         })
     }
 
@@ -139,12 +149,22 @@ impl NodeNaming {
 pub(crate) const SEQUENCE_MARGIN: i32 = 1 << 16;
 
 /// None is the end of another one, so a name matches at most one.
-const MARKERS: [(&str, ContenderKind); 5] = [
+const MARKERS: [(&str, ContenderKind); 8] = [
     ("lock-", ContenderKind::Mutex),
     ("__lock__", ContenderKind::Mutex),
     ("__READ__", ContenderKind::Read),
     ("__rlock__", ContenderKind::Read),
     ("__WRIT__", ContenderKind::Write),
+    ("latch-", ContenderKind::Other),
+    ("LOCK-SHARED-", ContenderKind::Read),
+    ("LOCK-EXCLUSIVE-", ContenderKind::Write),
+];
+
+/// What aiozk's names begin with; then there are 32 hex digits and a `-`.
+const OF_AIOZK: [(&str, ContenderKind); 3] = [
+    ("lock-", ContenderKind::Mutex),
+    ("read-", ContenderKind::Read),
+    ("write-", ContenderKind::Write),
 ];
 
 const PROTECTED: &str = "_c_";
@@ -168,10 +188,12 @@ pub(crate) struct Ticket<'a> {
     weight: u32,
     permits: u32,
     patience: Option<u32>,
+    is_known: bool,
 }
 
 impl<'a> Ticket<'a> {
-    /// Reads a child's name; `None` for a child that does not contend.
+    /// Reads a child's name; `None` for a child without a sequence number. If the name is not
+    /// [certain](Ticket::is_certain), it may be no contender: see [`node_origin`](super::node_origin).
     pub(crate) fn parse(name: &'a str) -> Option<Ticket<'a>> {
         Ticket::parse_up_to(i32::MAX, name)
     }
@@ -180,16 +202,80 @@ impl<'a> Ticket<'a> {
     pub(crate) fn parse_up_to(last: i32, name: &'a str) -> Option<Ticket<'a>> {
         let (head, sequence) = split_sequence(name).filter(|(_, sequence)| *sequence <= last)?;
         // Permits last: theirs is the name that takes longest to read.
-        let lock = || split_marker(head).or_else(|| split_write_lock(head));
-        let (weight, permits, (guid, kind)) = match lock() {
-            Some(lock) => (1, 1, lock),
-            None => {
-                let (guid, weight, permits) = split_lease(head)?;
-                (weight, permits, (guid, ContenderKind::Permits))
+        let lock =
+            split_marker(head).or_else(|| split_write_lock(head)).or_else(|| split_aiozk(head));
+        let known = lock.map(|(guid, kind)| (guid, kind, 1, 1)).or_else(|| {
+            let (guid, weight, permits) = split_lease(head)?;
+            Some((guid, ContenderKind::Permits, weight, permits))
+        });
+        match known {
+            Some((guid, kind, weight, permits)) => {
+                let patience = patience_in(&name[guid.clone()]);
+                let is_known = true;
+                Some(Ticket { name, sequence, kind, guid, weight, permits, patience, is_known })
+            }
+            None => Ticket::of_number(name).filter(|ticket| ticket.sequence <= last),
+        }
+    }
+
+    /// Of a recipe that is not known. No negative number is read: a name may well end with a `-` and nine digits, and
+    /// would come before everybody.
+    fn of_number(name: &'a str) -> Option<Ticket<'a>> {
+        let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+        let (head, number) = name.split_at(name.len() - digits);
+        let sequence = number.parse().ok().filter(|_| digits == 10)?;
+        Some(Ticket {
+            name,
+            sequence,
+            kind: ContenderKind::Other,
+            guid: guid_in(head),
+            weight: 1,
+            permits: 1,
+            patience: None,
+            is_known: false,
+        })
+    }
+
+    /// Whether the name alone tells that it contends: it is that of a recipe, to the letter. One that only has a marker may
+    /// be anything's, such as `etl-lock-2024010112`.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.is_known && is_a_guid_or_nothing(self.guid())
+    }
+
+    /// Whether the name is that of a recipe which is known.
+    pub(crate) fn is_of_a_known_recipe(&self) -> bool {
+        self.is_known
+    }
+
+    /// Whether a server may have given it its number, below a node with this stat: one that cannot have been given is no
+    /// contender's, if the name does not tell that.
+    pub(crate) fn may_be_of(&self, parent: &Stat) -> bool {
+        // Creates and deletes of children are counted together, and the count may wrap.
+        let twice_made = parent.child_changes.checked_add(parent.children).filter(|sum| *sum >= 0);
+        self.is_certain() || twice_made.is_none_or(|sum| self.sequence < sum / 2)
+    }
+
+    /// What the name says of the recipe, besides the guid and the number.
+    pub(crate) fn recipe(&self) -> &'a str {
+        let (head, _) = self.name.split_at(self.name.len() - 10);
+        let text = match self.is_known && !self.guid.is_empty() {
+            // aiozk's guid comes last.
+            true if head[self.guid.end..].len() > 1 => &head[self.guid.end..],
+            true => &head[..self.guid.start],
+            false => {
+                let text = head.strip_prefix(PROTECTED).unwrap_or(head);
+                let has_guid = text.get(..Hyphenated::LENGTH).is_some_and(is_a_guid_or_nothing);
+                let text = if has_guid { &text[Hyphenated::LENGTH..] } else { text };
+                text.split('#').next().unwrap_or(text)
             }
         };
-        let patience = patience_in(&name[guid.clone()]);
-        Some(Ticket { name, sequence, kind, guid, weight, permits, patience })
+        text.trim_matches(['-', '_', '#'])
+    }
+
+    /// Whether it comes before `mine`, if it contends.
+    pub(crate) fn is_before(&self, mine: &Ticket<'_>) -> bool {
+        // A downgraded reader has its writer's number.
+        self < mine && (self.is_known || self.sequence < mine.sequence)
     }
 
     pub(crate) fn name(&self) -> &'a str {
@@ -289,6 +375,11 @@ impl PartialOrd for Ticket<'_> {
     }
 }
 
+/// Whether that is the name of a contender of a known recipe.
+pub(crate) fn is_contender(name: &str) -> bool {
+    Ticket::parse(name).is_some_and(|ticket| ticket.is_of_a_known_recipe())
+}
+
 /// Takes the number off the end: ten digits, or as the server's `%010d` writes a negative one.
 fn split_sequence(name: &str) -> Option<(&str, i32)> {
     let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
@@ -305,6 +396,32 @@ fn split_sequence(name: &str) -> Option<(&str, i32)> {
 
 fn split_marker(head: &str) -> Option<(Range<usize>, ContenderKind)> {
     MARKERS.into_iter().find_map(|(marker, kind)| Some((guid_in(head.strip_suffix(marker)?), kind)))
+}
+
+/// Whether what stands for the guid is one, or nothing, as in some recipes.
+fn is_a_guid_or_nothing(text: &str) -> bool {
+    // Ours may say more behind it.
+    let guid = match text.strip_suffix(MAINTENANCE) {
+        Some(guid) => guid,
+        None if patience_in(text).is_some() => &text[..Hyphenated::LENGTH],
+        None => text,
+    };
+    let is_hyphen = |at: usize| guid.len() == Hyphenated::LENGTH && matches!(at, 8 | 13 | 18 | 23);
+    let fits = |(at, byte): (usize, u8)| match is_hyphen(at) {
+        true => byte == b'-',
+        false => byte.is_ascii_hexdigit(),
+    };
+    matches!(guid.len(), 0 | Simple::LENGTH | Hyphenated::LENGTH)
+        && guid.bytes().enumerate().all(fits)
+}
+
+/// `lock-<32 hex digits>-`, and so on.
+fn split_aiozk(head: &str) -> Option<(Range<usize>, ContenderKind)> {
+    OF_AIOZK.into_iter().find_map(|(begin, kind)| {
+        let guid = head.strip_prefix(begin)?.strip_suffix('-')?;
+        let is_guid = guid.len() == Simple::LENGTH && guid.bytes().all(|b| b.is_ascii_hexdigit());
+        is_guid.then(|| (begin.len()..begin.len() + guid.len(), kind))
+    })
 }
 
 /// Where the guid is in what stands before a marker.
@@ -336,17 +453,20 @@ fn count(digits: &str) -> Option<u32> {
     (number > 0 && number.to_string() == digits).then_some(number)
 }
 
-/// `x-<session id>-`, where only the session id, a signed number, can break a tie.
+/// `x-<session id>-`, where only the session id can break a tie: a signed number, or 16 hex digits as ZooKeeper's C
+/// recipe writes it.
 fn split_write_lock(head: &str) -> Option<(Range<usize>, ContenderKind)> {
     let session = head.strip_prefix("x-")?.strip_suffix('-')?;
     let digits = session.strip_prefix('-').unwrap_or(session);
     let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    is_number.then(|| (2..2 + session.len(), ContenderKind::Mutex))
+    let is_hex = session.len() == 16 && session.bytes().all(|b| b.is_ascii_hexdigit());
+    (is_number || is_hex).then(|| (2..2 + session.len(), ContenderKind::Mutex))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contend::child_origin::ChildOrigin;
     use proptest::prelude::*;
 
     const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
@@ -415,21 +535,18 @@ mod tests {
     }
 
     #[test]
-    fn every_other_child_is_ignored() {
+    fn a_child_without_a_sequence_number_is_ignored() {
         for name in [
             "",
             "0",
             "foo",
             "leases",
-            "0000000001",
-            "-0000000001",
             "lock-",
             "lock-1",
             "lock-000000001",
             "lock-00000000001",
             "lock--00000001",
             "lock--00000000001",
-            "lock---000000001",
             "lock-2147483648",
             "lock-4294967295",
             "lock-9999999999",
@@ -438,37 +555,132 @@ mod tests {
             "lock-000000000١",
             "lock-0000000001 ",
             "lock-0000000001\n",
-            "block0000000001",
-            "Lock_0000000001",
-            "__LOCK__0000000001",
-            "__read__0000000001",
-            "_rlock__0000000001",
-            "_c_0f8f-latch-0000000001",
-            "qn-0000000001",
-            "n_0000000001",
-            "entry-001-0000000001",
-            "x-0000000001",
-            "x--0000000001",
-            "x---0000000001",
             "x--5",
-            "x-a-0000000001",
-            "x---5-0000000001",
-            "x-5---000000001",
-            "y-5-0000000001",
-            "ax-5-0000000001",
-            "a-lease-0-of-1-0000000001",
-            "a-lease-2-of-1-0000000001",
-            "a-lease-1-of-0-0000000001",
-            "a-lease-01-of-1-0000000001",
-            "a-lease-+1-of-1-0000000001",
-            "a-lease-1-of-4294967296-0000000001",
+            "host-123456789",
+            "host--123456789",
             "a-lease-1-of-10000000001",
-            "a-lease-1-0000000001",
-            "a-lease--of-1-0000000001",
-            "a-1-of-1-0000000001",
         ] {
             assert_eq!(Ticket::parse(name), None, "{name:?}");
         }
+    }
+
+    #[test]
+    fn who_has_a_sequence_number_and_no_known_name_is_another_s() {
+        for (name, recipe) in [
+            ("0000000001", ""),
+            ("-0000000001", ""),
+            ("lock---000000001", ""),
+            ("block0000000001", "block"),
+            ("Lock_0000000001", "Lock"),
+            ("__LOCK__0000000001", "LOCK"),
+            ("__read__0000000001", "read"),
+            ("read-only-0000000001", "read-only"),
+            ("qn-0000000001", "qn"),
+            ("n_0000000001", "n"),
+            ("72057594037927936-core_node3-n_0000000001", "72057594037927936-core_node3-n"),
+            ("zlock#0f8fad5b-d9cb-469f-a165-70867728950e#0000000001", "zlock"),
+            ("entry-001-0000000001", "entry-001"),
+            ("_c_0f8fad5b-d9cb-469f-a165-70867728950e-lease-0000000001", "lease"),
+            ("host-1234567890", "host"),
+            ("host--1234567890", "host"),
+            ("job-1700000000", "job"),
+            ("x-0000000001", "x"),
+            ("x--0000000001", "x"),
+            ("x-a-0000000001", "x-a"),
+            ("x-5---000000001", "x-5"),
+            ("a-lease-0-of-1-0000000001", "a-lease-0-of-1"),
+            ("a-lease-2-of-1-0000000001", "a-lease-2-of-1"),
+            ("a-lease-01-of-1-0000000001", "a-lease-01-of-1"),
+            ("a-lease-1-of-4294967296-0000000001", "a-lease-1-of-4294967296"),
+        ] {
+            // Where the number has nine digits and a sign, it is none of an unknown recipe's.
+            let Some(other) = Ticket::parse(name) else {
+                assert!(name.contains("--0000"), "{name}");
+                continue;
+            };
+            let told = (other.kind(), other.is_certain(), other.is_of_a_known_recipe());
+            assert_eq!(told, (ContenderKind::Other, false, false), "{name}");
+            assert!(other.sequence() > 0, "{name}");
+            assert_eq!(other.recipe(), recipe, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_known_recipes_are_certain_to_the_letter_only() {
+        use ContenderKind::*;
+        for (name, kind, is_certain, recipe) in [
+            (format!("_c_{UUID}-lock-0000000001"), Mutex, true, "lock"),
+            (format!("_c_{HEX}-lock-0000000001"), Mutex, true, "lock"),
+            (format!("{HEX}__lock__0000000001"), Mutex, true, "lock"),
+            (format!("{HEX}__rlock__0000000001"), Read, true, "rlock"),
+            (format!("_c_{UUID}-__READ__0000000001"), Read, true, "READ"),
+            (format!("_c_{UUID}-lease-1-of-2-0000000001"), Permits, true, "lease-1-of-2"),
+            (format!("_c_{UUID}-maintenance-lock-0000000001"), Mutex, true, "lock"),
+            (format!("_c_{UUID}-patience-5-lock-0000000001"), Mutex, true, "lock"),
+            (format!("_c_{UUID}-latch-0000000001"), Other, true, "latch"),
+            (format!("lock-{HEX}-0000000001"), Mutex, true, "lock"),
+            (format!("read-{HEX}-0000000001"), Read, true, "read"),
+            (format!("write-{HEX}-0000000001"), Write, true, "write"),
+            ("lock-0000000001".into(), Mutex, true, "lock"),
+            ("LOCK-SHARED-0000000001".into(), Read, true, "LOCK-SHARED"),
+            ("LOCK-EXCLUSIVE-0000000001".into(), Write, true, "LOCK-EXCLUSIVE"),
+            ("x-72057594037927936-0000000001".into(), Mutex, false, "x"),
+            ("x-010000afe6420002-0000000001".into(), Mutex, false, "x"),
+            ("etl-lock-2024010112".into(), Mutex, false, "lock"),
+            ("job-lock-1700000000".into(), Mutex, false, "lock"),
+            ("a__lock__0000000001".into(), Mutex, false, "lock"),
+            ("x-latch-0000000001".into(), Other, false, "latch"),
+            (format!("{UUID}0-lock-0000000001"), Mutex, false, "lock"),
+            (format!("{}-lock-0000000001", "g".repeat(32)), Mutex, false, "lock"),
+        ] {
+            let ticket = ticket(&name);
+            assert_eq!((ticket.kind(), ticket.is_certain()), (kind, is_certain), "{name}");
+            assert_eq!(ticket.recipe(), recipe, "{name}");
+            assert!(ticket.is_of_a_known_recipe());
+        }
+    }
+
+    /// By place, by name, and by what the stat says: of all combinations.
+    #[test]
+    fn a_child_comes_before_by_its_number_and_by_its_name_or_its_making() {
+        let (mine, made) = (format!("_c_{UUID}-lock-0000000005"), Some(100));
+        let session = |czxid| ChildOrigin::OfSession { czxid };
+        let (before, after) = (session(99), session(101));
+        let (lasting, hidden) = (ChildOrigin::Lasting, ChildOrigin::Hidden);
+        let letter = format!("{HEX}__lock__");
+        for (front, by_origin) in [
+            (&*letter, [true; 4]),
+            ("lock-", [true; 4]),
+            ("etl-lock-", [true, false, false, true]),
+            ("x-5-", [true, false, false, true]),
+            ("worker-", [true, false, false, true]),
+            ("", [true, false, false, true]),
+        ] {
+            for (number, is_lower) in [(4, true), (6, false), (2_024_010_112, false)] {
+                let name = format!("{front}{number:010}");
+                let theirs = ticket(&name);
+                let origins = [before, after, lasting, hidden];
+                for (origin, expected) in origins.into_iter().zip(by_origin) {
+                    let is_before = theirs.is_before(&ticket(&mine))
+                        && (theirs.is_certain() || origin.is_before(made));
+                    assert_eq!(is_before, is_lower && expected, "{name} {origin:?}");
+                }
+            }
+        }
+        // Only a downgraded reader shares a number, and its name is known.
+        assert!(!ticket("a0000000005").is_before(&ticket(&mine)));
+    }
+
+    #[test]
+    fn a_number_that_the_server_cannot_have_given_is_no_contender_s() {
+        // Seven were made, and two of them deleted.
+        let parent = Stat { child_changes: 9, children: 5, ..Stat::default() };
+        assert!(ticket("host-0000000006").may_be_of(&parent));
+        assert!(!ticket("host-0000000007").may_be_of(&parent));
+        assert!(!ticket("etl-lock-2024010112").may_be_of(&parent));
+        assert!(ticket(&format!("_c_{UUID}-lock-2024010112")).may_be_of(&parent));
+        let wrapped = Stat { child_changes: i32::MAX, children: 5, ..Stat::default() };
+        assert!(ticket("host-2024010112").may_be_of(&wrapped));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::acquire::Contention;
 use super::ask_and_break::delete_contender;
+use super::child_origin::contenders_in_order;
 use super::contender_node_name::{NodeNaming, Ticket};
 use super::end_overdue_maintenance::{HoldAhead, MaintenanceAhead};
 use super::held_node::DROP_LIMIT;
@@ -18,7 +19,6 @@ use super::list_contenders::Contender;
 use super::maintenance_node::{
     EnsembleClock, MaintenanceEnd, MaintenanceHold, asked_for, fitting, held, is_held,
 };
-use super::rule::in_grant_order;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
@@ -478,7 +478,8 @@ fn place(view: &mut View<'_>, lock_node: &str, own: &str) -> Answer<Place> {
     let mut is_certain = false;
     loop {
         let children = view.session.names(lock_node, false)?.unwrap_or_default();
-        let contenders = in_grant_order(children.iter());
+        let queue = contenders_in_order(view.session, lock_node, &children)?;
+        let contenders: Vec<_> = queue.iter().filter_map(|name| Ticket::parse(name)).collect();
         let Some(at) = contenders.iter().position(|one| one.name() == own) else {
             // A server that lags behind may not know the node yet.
             if std::mem::replace(&mut is_certain, true) {

@@ -1,17 +1,19 @@
 //! Lists the contenders of a lock.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::ask_and_break::is_request;
+use super::child_origin::contenders_in_order;
 use super::contender_facts::{Facts, facts};
 use super::contender_node_name::{ContenderKind, Ticket};
 use super::maintenance_node::{MaintenanceHold, held_since};
-use super::rule::{holds, in_grant_order};
+use super::rule::{count_holders, in_grant_order, in_grant_order_by};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault, Found, Names, Stat};
+use crate::session::connection::{Answer, Fault, Found, Stat};
 use crate::session::one_session::Session;
 use crate::session::request_purpose::Purpose;
 use crate::session_id::SessionId;
@@ -65,6 +67,8 @@ pub struct Contender {
 /// than before is still the same.
 #[derive(Clone)]
 struct Told {
+    /// The transaction that made its node, if that is known.
+    made_by: Option<i64>,
     written: Option<SystemTime>,
     facts: Option<Facts>,
 }
@@ -93,7 +97,11 @@ impl Contender {
             process: part(" pid=", " program=").and_then(|id| id.parse().ok()),
             program: part(" program=", " thread=").map(str::to_owned),
             thread: part(" thread=", "").map(str::to_owned),
-            told: Told { written: at(stat, stat.mtime), facts: facts(&data) },
+            told: Told {
+                made_by: (stat.ephemeral_owner != HIDDEN).then_some(stat.czxid),
+                written: at(stat, stat.mtime),
+                facts: facts(&data),
+            },
             data,
             session: SessionId::of_owner(stat.ephemeral_owner),
             since: created_at(stat),
@@ -151,6 +159,19 @@ impl Contender {
             Err(Fault::NoAuth) => Ok(Some(Contender::hidden(node, ticket))),
             read => Ok(read?.map(|(data, stat)| Contender::new(node, ticket, data, &stat))),
         }
+    }
+
+    /// Whether it contends, if its name does not tell.
+    pub(super) fn contends(&self, ticket: &Ticket<'_>) -> bool {
+        let is_hidden = self.told.made_by.is_none();
+        ticket.is_certain() || self.session.is_some() || is_hidden
+    }
+
+    /// Returns what its node's name says of its recipe, such as `lock`, `latch` or `LOCK-SHARED`.
+    ///
+    /// For people: what stands in the name besides a guid and the sequence number.
+    pub fn recipe(&self) -> &str {
+        Ticket::parse(path::last(&self.path)).map_or("", |ticket| ticket.recipe())
     }
 
     /// Returns how long ago its node was created; `None` if an ACL hides that.
@@ -268,22 +289,31 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
 
 /// `None` if all have gone meanwhile: there may be new contenders that were not in the list.
 fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Contender>>> {
-    let children = session.names(whole, false)?.unwrap_or_default();
+    let (children, stat) = session.names_and_stat(whole, false)?.unwrap_or_default();
     let tickets = in_grant_order(children.iter());
+    let tickets: Vec<_> = tickets.into_iter().filter(|one| one.may_be_of(&stat)).collect();
     let paths: Vec<String> = tickets.iter().map(|one| path::join(whole, one.name())).collect();
-    let mut found = Vec::with_capacity(tickets.len());
+    let (mut found, mut is_any_there) = (HashMap::with_capacity(tickets.len()), tickets.is_empty());
     for (ticket, read) in tickets.iter().zip(session.read_each(&paths)) {
-        found.extend(Contender::seen(node, ticket, read)?.map(|one| (ticket, one)));
+        let Some(one) = Contender::seen(node, ticket, read)? else { continue };
+        is_any_there = true;
+        if one.contends(ticket) {
+            found.insert(ticket.name(), one);
+        }
     }
-    if found.is_empty() && !tickets.is_empty() {
+    if !is_any_there {
         return Ok(None);
     }
     // They were read in the order of grants: when one was read, those ahead that are not among these
     // had gone.
-    let there: Names = found.iter().map(|(ticket, _)| ticket.name()).collect();
-    let holders = found.iter().take_while(|(ticket, _)| holds(ticket, there.iter())).count();
-    let placed = found.into_iter().enumerate();
-    Ok(Some(placed.map(|(place, (_, one))| one.at(place, place < holders)).collect()))
+    let there = tickets.iter().map(Ticket::name).filter(|name| found.contains_key(name));
+    let names: Vec<&str> = in_grant_order_by(there, |name| found.get(name)?.told.made_by)
+        .iter()
+        .map(Ticket::name)
+        .collect();
+    let holders = count_holders(&names);
+    let placed = names.into_iter().filter_map(|name| found.remove(name)).enumerate();
+    Ok(Some(placed.map(|(place, one)| one.at(place, place < holders)).collect()))
 }
 
 /// The first of the contenders; the others are not read.
@@ -303,12 +333,13 @@ pub(super) fn look_for_first(
 ) -> Answer<Option<Contender>> {
     loop {
         let children = session.names(whole, false)?.unwrap_or_default();
-        let Some(first) = in_grant_order(children.iter()).into_iter().next() else {
+        let queue = contenders_in_order(session, whole, &children)?;
+        let Some(first) = queue.first().and_then(|first| Ticket::parse(first)) else {
             return Ok(None);
         };
         // If it has gone meanwhile, there may be new contenders that were not in the list.
         if let Some(found) = Contender::read(session, whole, node, &first)? {
-            return Ok(Some(found.at(0, holds(&first, children.iter()))));
+            return Ok(Some(found.at(0, count_holders(&queue) > 0)));
         }
     }
 }

@@ -1,17 +1,19 @@
 //! Lists the locks below a base path, at any depth.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::ask_about_many_nodes::AskEach;
+use super::child_origin::is_uncertain;
 use super::contender_node_name::{ContenderKind, Ticket};
 use super::list_contenders::Contender;
-use super::rule::{holds, in_grant_order};
+use super::rule::{count_holders, in_grant_order};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault, Names};
+use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::one_session::Session;
 use crate::session::request_purpose::Purpose;
+use crate::session_id::SessionId;
 
 /// At most so many nodes are asked for their children.
 const MOST_NODES: usize = 20_000;
@@ -113,8 +115,8 @@ impl Client {
     /// server may lag behind the others. Locks without contenders are left out. Nodes that an ACL
     /// hides, or that are too many, are [named](LockList::unlisted).
     ///
-    /// Takes one request for each node that is neither a contender nor an item of a queue, and one
-    /// for each lock; many of them share a round trip. At most 20,000 nodes are looked at, those
+    /// Takes one request for each node that is neither a contender of a [known recipe](ContenderKind), by its name, nor an
+    /// item of a queue, and one for each lock; many of them share a round trip. At most 20,000 nodes are looked at, those
     /// with few siblings first. ZooKeeper's own nodes, below `/zookeeper`, are not.
     ///
     /// # Errors
@@ -149,9 +151,8 @@ impl LockList {
 /// Whether no other contender ever has this node's path, and it says something about itself: a
 /// request to release the lock may have stood in the place of that.
 pub(super) fn is_told_apart(one: &Contender) -> bool {
-    const HEX_DIGITS_OF_A_UUID: usize = 32;
     let ticket = Ticket::parse(path::last(&one.path));
-    let has_guid = ticket.is_some_and(|ticket| ticket.guid().len() >= HEX_DIGITS_OF_A_UUID);
+    let has_guid = ticket.is_some_and(|one| one.is_certain() && !one.guid().is_empty());
     // The end of a maintenance hold may be moved.
     has_guid && !one.data.is_empty() && !one.is_maintenance()
 }
@@ -181,11 +182,11 @@ pub(super) fn look_at_and_below<A: AskEach>(
     whole: impl Fn(&str) -> String,
 ) -> Result<bool, A::Error> {
     let list = |session: &Session, paths: &[String]| {
-        paths.iter().map(|path| session.names(path, false)).collect()
+        paths.iter().map(|path| session.names_and_stat(path, false)).collect()
     };
-    let children = asks.each(&[whole(base)], list)?.pop();
-    match children.unwrap_or(Ok(None)) {
-        Ok(Some(children)) => walk.note_children(base, &children),
+    let found = asks.each(&[whole(base)], list)?.pop();
+    match found.unwrap_or(Ok(None)) {
+        Ok(Some((children, stat))) => walk.note_children(base, &children, &stat),
         Ok(None) => return Ok(false),
         Err(fault) => return Err(asks.refused(fault)),
     }
@@ -204,9 +205,9 @@ fn look_below<A: AskEach>(
             return Ok(());
         }
         let asked: Vec<String> = paths.iter().map(|path| whole(path)).collect();
-        for (path, children) in paths.iter().zip(asks.list_each(&asked)?) {
-            match children {
-                Ok(Some(children)) => walk.note_children(path, &children),
+        for (path, found) in paths.iter().zip(asks.list_each(&asked)?) {
+            match found {
+                Ok(Some((children, stat))) => walk.note_children(path, &children, &stat),
                 // It was deleted meanwhile.
                 Ok(None) => walk.requests += 1,
                 Err(Fault::NoAuth) => walk.note_unlisted(path, UnlistedReason::NotAuthorized),
@@ -224,6 +225,7 @@ fn read_firsts(
     whole: impl Fn(&str) -> String,
 ) -> Answer<()> {
     let mut unread = Vec::new();
+    walk.settle();
     for (lock, contenders) in &mut walk.locks {
         let Some(first) = contenders.first() else { continue };
         match known.get(first) {
@@ -247,6 +249,10 @@ pub(super) struct Walk {
     /// The locks, and the paths of their contenders, or only of the first.
     pub(super) locks: Vec<(ListedLock, Vec<String>)>,
     pub(super) takes_all: bool,
+    /// The nodes that have numbered children, and these: a contender's name does not always tell that it is one.
+    numbered: Vec<(String, Names)>,
+    /// The nodes of sessions among those that were looked at because their names do not tell.
+    of_sessions: HashSet<String>,
     /// How many paths of contenders there are.
     taken: usize,
     pub(super) unlisted: Vec<(String, UnlistedReason)>,
@@ -257,13 +263,50 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// These are the children of a node.
-    fn note_children(&mut self, path: &str, children: &Names) {
+    /// These are the children of a node, and this is its stat.
+    fn note_children(&mut self, path: &str, children: &Names, stat: &Stat) {
         self.requests += 1;
-        let contenders = in_grant_order(children.iter());
-        let holders = contenders.iter().take_while(|one| holds(one, children.iter())).count();
+        let is_of_a_session = SessionId::of_owner(stat.ephemeral_owner).is_some();
+        if is_of_a_session && is_uncertain(path::last(path)) {
+            self.of_sessions.insert(path.to_owned());
+        }
+        let may_contend = |name: &&str| {
+            let ticket = Ticket::parse(name).filter(|one| one.may_be_of(stat));
+            ticket.is_some() && !is_item_of_a_queue(name)
+        };
+        let numbered: Names = children.iter().filter(may_contend).collect();
         // The root is no lock path.
-        if let Some(first) = contenders.first().filter(|_| path != "/") {
+        if numbered.len() > 0 && path != "/" {
+            self.numbered.push((path.to_owned(), numbered));
+        }
+        let may_have_locks = |name: &&str| {
+            Ticket::parse(name).is_none_or(|one| !one.is_certain())
+                && !is_item_of_a_queue(name)
+                && path::join(path, name) != OF_ZOOKEEPER
+        };
+        let names: Vec<String> =
+            children.iter().filter(may_have_locks).map(str::to_owned).collect();
+        if !names.is_empty() {
+            self.ahead.insert((names.len(), path.to_owned()), names);
+        }
+    }
+
+    /// Makes locks of what was found, at the end.
+    pub(super) fn settle(&mut self) {
+        for (path, numbered) in std::mem::take(&mut self.numbered) {
+            let contends = |name: &&str| {
+                !is_uncertain(name) || self.of_sessions.contains(&path::join(&path, name))
+            };
+            let contenders: Names = numbered.iter().filter(contends).collect();
+            self.settle_lock(&path, &contenders);
+        }
+    }
+
+    fn settle_lock(&mut self, path: &str, contenders: &Names) {
+        let contenders = in_grant_order(contenders.iter());
+        let names: Vec<&str> = contenders.iter().map(Ticket::name).collect();
+        let holders = count_holders(&names);
+        if let Some(first) = contenders.first() {
             let taken = contenders[..holders].iter().map(Ticket::weight);
             let is_room = contenders.iter().any(|one| one.patience().is_some());
             let lock = ListedLock {
@@ -282,16 +325,6 @@ impl Walk {
                 let wanted = contenders[..wanted].iter();
                 self.locks.push((lock, wanted.map(|one| path::join(path, one.name())).collect()));
             }
-        }
-        let may_have_locks = |name: &&str| {
-            Ticket::parse(name).is_none()
-                && !is_item_of_a_queue(name)
-                && path::join(path, name) != OF_ZOOKEEPER
-        };
-        let names: Vec<String> =
-            children.iter().filter(may_have_locks).map(str::to_owned).collect();
-        if !names.is_empty() {
-            self.ahead.insert((names.len(), path.to_owned()), names);
         }
     }
 
@@ -324,7 +357,8 @@ impl Walk {
         next
     }
 
-    pub(super) fn finish(self, base: &str) -> LockList {
+    pub(super) fn finish(mut self, base: &str) -> LockList {
+        self.settle();
         let mut locks: Vec<ListedLock> = self.locks.into_iter().map(|(lock, _)| lock).collect();
         locks.sort_by(|one, other| one.path.cmp(&other.path));
         let mut unlisted = self.unlisted;
@@ -368,14 +402,14 @@ mod tests {
     /// Walks through a tree in which every node has these children.
     fn walk(children: impl Fn(&str) -> Names) -> LockList {
         let mut walk = Walk::default();
-        walk.note_children("/", &children("/"));
+        walk.note_children("/", &children("/"), &Stat::default());
         loop {
             let next = walk.next_nodes();
             if next.is_empty() {
                 return walk.finish("/");
             }
             for path in next {
-                walk.note_children(&path, &children(&path));
+                walk.note_children(&path, &children(&path), &Stat::default());
             }
         }
     }

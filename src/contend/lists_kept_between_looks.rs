@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::rt::AtomicBool;
-use crate::session::connection::{Answer, Names};
+use crate::session::connection::{Answer, Names, Stat};
 use crate::session::notify::Subscription;
 use crate::session::one_session::Session;
+
+/// A node's children, and its stat.
+pub(super) type List = (Names, Stat);
 
 /// The lists of one look, by the nodes' paths as the server knows them.
 #[derive(Clone, Default)]
 pub(super) struct KeptLists(Arc<HashMap<String, Arc<KeptList>>>);
 
 struct KeptList {
-    names: Names,
+    list: List,
     watched_by: WatchedBy,
     has_changed: Arc<AtomicBool>,
     _watch: Subscription,
@@ -54,7 +57,7 @@ impl ListsOfLook {
 
     /// The children of each of these nodes, if they are known to be the same as in the earlier look. The session must
     /// have caught up with the leader since this look began.
-    pub(super) fn known(&self, session: &Session, paths: &[String]) -> Vec<Option<Names>> {
+    pub(super) fn known(&self, session: &Session, paths: &[String]) -> Vec<Option<List>> {
         let now = WatchedBy::now(session);
         let known = |path: &String| {
             let kept = self.earlier.0.get(path)?;
@@ -63,15 +66,15 @@ impl ListsOfLook {
                 return None;
             }
             self.lists.borrow_mut().insert(path.clone(), Arc::clone(kept));
-            Some(kept.names.clone())
+            Some(kept.list.clone())
         };
         paths.iter().map(known).collect()
     }
 
     /// Asks for the children of these nodes, and watches them.
-    pub(super) fn ask(&self, session: &Session, paths: &[String]) -> Vec<Answer<Option<Names>>> {
+    pub(super) fn ask(&self, session: &Session, paths: &[String]) -> Vec<Answer<Option<List>>> {
         let Some(watched_by) = WatchedBy::now(session) else {
-            return session.children_each(paths, false);
+            return session.lists_each(paths, false);
         };
         // Before the question, so that no event is missed.
         let watches = paths.iter().map(|path| {
@@ -81,12 +84,12 @@ impl ListsOfLook {
             (session.watches().subscribe(path, note), has_changed)
         });
         let watches: Vec<_> = watches.collect();
-        let answers = session.children_each(paths, true);
+        let answers = session.lists_each(paths, true);
         let mut lists = self.lists.borrow_mut();
         for ((path, answer), (watch, has_changed)) in paths.iter().zip(&answers).zip(watches) {
-            if let Ok(Some(names)) = answer {
-                let names = names.clone();
-                let kept = KeptList { names, watched_by, has_changed, _watch: watch };
+            if let Ok(Some(list)) = answer {
+                let list = list.clone();
+                let kept = KeptList { list, watched_by, has_changed, _watch: watch };
                 lists.insert(path.clone(), Arc::new(kept));
             }
         }

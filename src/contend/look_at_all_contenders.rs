@@ -27,7 +27,8 @@ impl Client {
     /// that happened before this call, and may be out of date when it is returned; contenders that come or go
     /// meanwhile may be in it or not.
     ///
-    /// Takes one request for each node that is no contender, and one for each contender. Of more than
+    /// Takes one request for each node that is no contender, and one for each contender; one more for each contender
+    /// whose name is not [certain](crate::ContenderKind). Of more than
     /// 20,000 contenders, the locks that are too many are [named](Waits::unlisted).
     ///
     /// # Errors
@@ -71,6 +72,7 @@ pub(super) fn look<A: AskEach>(
     if !look_at_and_below(asks, &mut walk, &earlier.base, whole)? {
         return Ok(None);
     }
+    walk.settle();
     walk.locks.sort_by(|(one, _), (other, _)| one.path.cmp(&other.path));
     let (listed_at, known) = (rt::now(), known_from(earlier));
     let mut listed: Vec<Listed<'_>> = Vec::new();

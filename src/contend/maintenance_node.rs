@@ -148,7 +148,8 @@ pub(super) fn fitting(form: Form, children: &Names) -> Form {
     let is_of_kazoo = |one: &Ticket<'_>| one.marker().ends_with("lock__");
     let is_shared =
         |one: &Ticket<'_>| matches!(one.kind(), ContenderKind::Read | ContenderKind::Write);
-    let mut contenders = children.iter().filter_map(Ticket::parse).peekable();
+    let is_known = |one: &Ticket<'_>| one.is_of_a_known_recipe();
+    let mut contenders = children.iter().filter_map(Ticket::parse).filter(is_known).peekable();
     if contenders.peek().is_some() && contenders.clone().all(|one| is_of_kazoo(&one)) {
         return Form::new(NodeNaming::Kazoo, ContenderKind::Mutex);
     }

@@ -1,7 +1,7 @@
 //! The lock protocol. Locks, semaphores and elections differ in their rule and in their guard only.
 //!
-//! - Decides, without IO: [`contender_node_name`] (what a contender's node name says), [`contender_facts`] (what
-//!   its data say), [`rule`] (which contender blocks which), [`acquisition_steps`] (from the request to
+//! - Decides, without IO: [`contender_node_name`] (what a contender's node name says), [`child_origin`] (who contends, where
+//!   a name does not say it), [`contender_facts`] (what its data say), [`rule`] (which contender blocks which), [`acquisition_steps`] (from the request to
 //!   the grant), [`wait_graph`] (what waits for ever).
 //! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`proof_that_others_are_ahead`]; [`downgrade`] from
 //!   one kind to another without a gap; [`report_long_wait`]: what is done about one.
@@ -25,6 +25,7 @@ pub(crate) mod acquisition_steps;
 mod ask_about_many_nodes;
 pub(crate) mod ask_and_break;
 mod ask_worse_holders;
+pub(crate) mod child_origin;
 pub(crate) mod contender_facts;
 pub(crate) mod contender_node_name;
 mod contenders_to_read_again;

@@ -1,8 +1,9 @@
 //! Observes who holds a lock.
 
-use super::contender_node_name::ContenderKind;
+use super::child_origin::contenders_in_order;
+use super::contender_node_name::{ContenderKind, Ticket};
 use super::list_contenders::Contender;
-use super::rule::{holds, in_grant_order};
+use super::rule::count_holders;
 use crate::error::Result;
 use crate::path;
 use crate::session::changes_iterator::Changes;
@@ -49,10 +50,11 @@ fn look(
     // watched. In other locks several contenders can hold.
     if kind == ContenderKind::Mutex {
         let children = view.session.names(whole, false)?.unwrap_or_default();
-        if let Some(first) = in_grant_order(children.iter()).first() {
+        let queue = contenders_in_order(view.session, whole, &children)?;
+        if let Some(first) = queue.first().and_then(|first| Ticket::parse(first)) {
             match view.watch_node(&path::join(whole, first.name())) {
                 Ok(Some((data, stat))) => {
-                    let first = Contender::new(node, first, data, &stat);
+                    let first = Contender::new(node, &first, data, &stat);
                     return Ok(vec![first.remembered().at(0, true)]);
                 }
                 Ok(None) => return Err(Fault::NoNode),
@@ -63,9 +65,8 @@ fn look(
         }
     }
     let Some((children, _)) = view.watch_names_or_making(whole)? else { return Ok(Vec::new()) };
-    let mut holders = Vec::new();
-    let tickets =
-        in_grant_order(children.iter()).into_iter().take_while(|one| holds(one, children.iter()));
+    let (mut holders, queue) = (Vec::new(), contenders_in_order(view.session, whole, &children)?);
+    let tickets = queue[..count_holders(&queue)].iter().filter_map(|name| Ticket::parse(name));
     for (position, ticket) in tickets.enumerate() {
         let holder = Contender::read(view.session, whole, node, &ticket)?;
         holders.extend(holder.map(|holder| holder.remembered().at(position, true)));

@@ -41,10 +41,22 @@ impl Rule {
     }
 
     /// Decides by place alone: the caller checks whether the own ticket is exhausted.
+    #[cfg(test)]
     pub(crate) fn decide<'a>(
         self,
         own: &str,
         children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
+    ) -> Verdict {
+        self.decide_but_for(own, children, |_| false)
+    }
+
+    /// Decides by place alone: the caller checks whether the own ticket is exhausted. `passes` is whether a child whose name
+    /// is not certain is known not to come before: see [`child_origin`](super::child_origin).
+    pub(crate) fn decide_but_for<'a>(
+        self,
+        own: &str,
+        children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
+        passes: impl Fn(&Ticket<'_>) -> bool,
     ) -> Verdict {
         let Some(mine) = Ticket::parse(own) else {
             return Verdict::Missing;
@@ -52,7 +64,7 @@ impl Rule {
         let (mut is_there, mut blockers) = (false, Vec::new());
         for theirs in tickets_up_to(mine.last_ahead(), children) {
             is_there |= theirs == mine;
-            if theirs < mine && excludes(theirs.kind(), mine.kind()) {
+            if theirs.is_before(&mine) && excludes(theirs.kind(), mine.kind()) && !passes(&theirs) {
                 blockers.push(theirs);
             }
         }
@@ -92,11 +104,13 @@ impl Rule {
 
     /// All contenders ahead of `own`, the latest first, if they are few and `own` is admitted as soon
     /// as they are gone, whoever comes by then. Only a writer that becomes a reader can give its
-    /// place to another node; in a waiting room, later ones may come ahead.
-    pub(crate) fn all_ahead<'a>(
+    /// place to another node; in a waiting room, later ones may come ahead. One whose name is not certain cannot come in
+    /// ahead later: it would be made after `own`.
+    pub(crate) fn all_ahead_but_for<'a>(
         self,
         own: &str,
         children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
+        passes: impl Fn(&Ticket<'_>) -> bool,
     ) -> Option<Vec<String>> {
         let mine =
             Ticket::parse(own).filter(|mine| self.permits == 1 && mine.patience().is_none())?;
@@ -105,7 +119,8 @@ impl Rule {
             excludes(theirs.kind(), mine.kind()) && leaves_nobody
         };
         let mut ahead = Vec::with_capacity(MAX_AHEAD);
-        for theirs in tickets_up_to(mine.sequence(), children).filter(|theirs| *theirs < mine) {
+        let is_ahead = |theirs: &Ticket<'_>| theirs.is_before(&mine) && !passes(theirs);
+        for theirs in tickets_up_to(mine.sequence(), children).filter(is_ahead) {
             if ahead.len() == MAX_AHEAD || !holds_up(&theirs) {
                 return None;
             }
@@ -123,8 +138,8 @@ impl Rule {
 /// Whether a contender of kind `theirs`, if it is earlier, stands in the way of `mine`.
 pub(crate) fn excludes(theirs: ContenderKind, mine: ContenderKind) -> bool {
     match theirs {
-        ContenderKind::Mutex | ContenderKind::Write | ContenderKind::Permits => true,
         ContenderKind::Read => mine != ContenderKind::Read,
+        _ => true,
     }
 }
 
@@ -142,22 +157,43 @@ fn disagreement(mine: &Ticket<'_>, blockers: &[Ticket<'_>]) -> Option<Verdict> {
     Some(Verdict::Blocked(Watch::Nodes(vec![odd.name().to_owned()])))
 }
 
-/// Whether one of the contenders among `children` holds, by the number of permits in its own name:
-/// the caller may be wrong about that number.
-pub(crate) fn holds<'a>(
-    contender: &Ticket<'_>,
-    children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
-) -> bool {
-    let rule = Rule::permits(contender.permits());
-    rule.decide(contender.name(), children) == Verdict::Admitted
+/// How many of the contenders of a lock node, in the order of grants, hold; each by the number of permits in its own
+/// name: the caller may be wrong about that number.
+pub(crate) fn count_holders(in_grant_order: &[impl AsRef<str>]) -> usize {
+    let holds = |place: usize| {
+        let up_to_it = &in_grant_order[..=place];
+        let Some(one) = Ticket::parse(up_to_it[place].as_ref()) else { return false };
+        let verdict = Rule::permits(one.permits()).decide_but_for(one.name(), up_to_it, |_| false);
+        verdict == Verdict::Admitted
+    };
+    (0..in_grant_order.len()).take_while(|place| holds(*place)).count()
 }
 
-/// The contenders among `children`, the first to be granted first.
+/// The numbered ones among `children`, the first to be granted first.
 pub(crate) fn in_grant_order<'a>(
     children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
 ) -> Vec<Ticket<'a>> {
+    in_grant_order_by(children, |_| None)
+}
+
+/// The same. `made_by` is which transaction has made one, if that is known: one whose name is not certain comes after those
+/// that were there before it, whatever its number says.
+pub(crate) fn in_grant_order_by<'a>(
+    children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
+    made_by: impl Fn(&str) -> Option<i64>,
+) -> Vec<Ticket<'a>> {
     let mut tickets: Vec<_> = tickets_up_to(i32::MAX, children).collect();
     tickets.sort_unstable();
+    for place in (0..tickets.len()).rev() {
+        let one = &tickets[place];
+        let Some(made) = made_by(one.name()).filter(|_| !one.is_certain()) else { continue };
+        let was_there = |other: &Ticket<'_>| {
+            other.is_certain() && made_by(other.name()).is_some_and(|czxid| czxid < made)
+        };
+        if let Some(after) = tickets[place..].iter().rposition(was_there) {
+            tickets[place..=place + after].rotate_left(1);
+        }
+    }
     tickets
 }
 
@@ -177,8 +213,8 @@ mod tests {
     use proptest::sample::select;
     use uuid::Uuid;
 
-    const KINDS: [ContenderKind; 3] =
-        [ContenderKind::Mutex, ContenderKind::Read, ContenderKind::Write];
+    const KINDS: [ContenderKind; 4] =
+        [ContenderKind::Mutex, ContenderKind::Read, ContenderKind::Write, ContenderKind::Other];
 
     fn name(kind: ContenderKind, sequence: i32) -> String {
         let marker = match kind {
@@ -186,6 +222,7 @@ mod tests {
             ContenderKind::Read => "__READ__",
             ContenderKind::Write => "__WRIT__",
             ContenderKind::Permits => "lease-1-of-1-",
+            ContenderKind::Other => "latch-",
         };
         // The text in front runs against the numbers, so that an order by name would be noticed.
         let front = (b'a' + (25 - sequence.rem_euclid(26)) as u8) as char;
@@ -194,6 +231,12 @@ mod tests {
 
     fn mutexes(count: i32) -> Vec<String> {
         (0..count).map(|sequence| name(ContenderKind::Mutex, sequence)).collect()
+    }
+
+    impl Rule {
+        fn all_ahead(self, own: &str, children: &[String]) -> Option<Vec<String>> {
+            self.all_ahead_but_for(own, children, |_| false)
+        }
     }
 
     fn nodes(names: &[String]) -> Verdict {

@@ -370,7 +370,7 @@ impl Ahead {
             ContenderKind::Permits => {
                 self.weight.saturating_add(u64::from(one.weight)) > u64::from(one.permits)
             }
-            ContenderKind::Mutex | ContenderKind::Write => self.are_any,
+            _ => self.are_any,
         }
     }
 }

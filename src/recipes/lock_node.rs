@@ -412,7 +412,7 @@ impl LockNode {
         check_is_no_room(self.node()?)?;
         let kind = match self.kind {
             ContenderKind::Read | ContenderKind::Write => ContenderKind::Write,
-            ContenderKind::Mutex | ContenderKind::Permits => ContenderKind::Mutex,
+            _ => ContenderKind::Mutex,
         };
         Ok(self.contention(self.node()?, self.form(kind)))
     }

@@ -14,6 +14,7 @@ use super::wait_limit::Wait;
 use crate::connect_string::ConnectString;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::foreign_contenders::ForeignContenders;
 use crate::link::config::LinkConfig;
 use crate::link::credentials_and_tls::{Access, Auth};
 use crate::link::resolver::Resolver;
@@ -73,6 +74,7 @@ impl Client {
             max_reply: 64 << 20,
             retry: Retry::default(),
             deadlock_warning: None,
+            foreign: ForeignContenders::Wait,
             paths_limit: None,
             on_event: None,
         }
@@ -319,6 +321,7 @@ pub struct ClientBuilder {
     max_reply: usize,
     retry: Retry,
     deadlock_warning: Option<Duration>,
+    foreign: ForeignContenders,
     paths_limit: Option<usize>,
     on_event: Option<OnReport>,
 }
@@ -436,6 +439,15 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets whether locks wait for contenders of recipes that this library does not know.
+    ///
+    /// Default [`Wait`](ForeignContenders::Wait). **All clients of a lock need the same**: one that passes such a contender
+    /// may hold the lock beside it. Over a program's own handle they are always waited for.
+    pub fn foreign_contenders(mut self, how: ForeignContenders) -> ClientBuilder {
+        self.foreign = how;
+        self
+    }
+
     /// States how many bytes of paths the servers can carry at a session's end.
     ///
     /// A session that ends takes all its ephemeral nodes (contenders, members, permits) with it, in one transaction
@@ -548,6 +560,11 @@ impl ClientBuilder {
         if self.deadlock_warning.is_some_and(|wait| wait < Duration::from_secs(1)) {
             return setting("a wait before a look for deadlocks must be at least a second");
         }
+        if let ForeignContenders::Ignore(begins) = &self.foreign
+            && begins.iter().any(String::is_empty)
+        {
+            return setting("names of contenders to ignore must not be empty: that would be all");
+        }
         if self.paths_limit.is_some_and(|bytes| bytes < 4_096) {
             return setting("the limit of a session's paths must be at least 4096 bytes");
         }
@@ -568,6 +585,7 @@ impl ClientBuilder {
         if let Some(wait) = self.deadlock_warning {
             client.core().warn_of_deadlock_after(wait);
         }
+        client.core().treat_foreign(self.foreign);
         if let Some(bytes) = self.paths_limit {
             client.core().limit_paths_of_session(bytes);
         }

@@ -20,6 +20,7 @@ use crate::connect_string::{ConnectString, Host};
 use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LogAs};
+use crate::foreign_contenders::ForeignContenders;
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
@@ -48,6 +49,7 @@ pub(crate) struct ClientCore {
     deadlock_warning: OnceLock<Duration>,
     /// How many bytes of paths the servers can carry at a session's end, if that was stated.
     paths_limit: OnceLock<usize>,
+    foreign: OnceLock<Arc<ForeignContenders>>,
     /// Nodes about which a warning was logged recently.
     warned: Mutex<BTreeSet<String>>,
     pub(super) ensemble: Box<dyn Ensemble>,
@@ -129,6 +131,7 @@ impl ClientCore {
             retry,
             deadlock_warning: OnceLock::new(),
             paths_limit: OnceLock::new(),
+            foreign: OnceLock::new(),
             warned: Mutex::default(),
             ensemble,
             events: Callbacks::of_program(),
@@ -268,6 +271,15 @@ impl ClientCore {
     }
 
     /// After how much waiting a call looks for a deadlock, if it does.
+    /// Sets, once, which contenders of recipes that are not known are waited for.
+    pub(super) fn treat_foreign(&self, how: ForeignContenders) {
+        let _ = self.foreign.set(Arc::new(how));
+    }
+
+    pub(crate) fn foreign_contenders(&self) -> Arc<ForeignContenders> {
+        Arc::clone(self.foreign.get_or_init(Arc::default))
+    }
+
     pub(crate) fn deadlock_warning(&self) -> Option<Duration> {
         self.deadlock_warning.get().copied()
     }

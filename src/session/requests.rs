@@ -129,6 +129,13 @@ pub(crate) fn names(reply: Reply) -> Answer<Names> {
     }
 }
 
+fn names_and_stat(reply: Reply) -> Answer<(Names, Stat)> {
+    match reply {
+        Reply::NamesAndStat(names, stat) => Ok((names, stat)),
+        other => strange(&other),
+    }
+}
+
 fn told<T: 'static>(on_answer: OnAnswer<T>, read: fn(Reply) -> Answer<T>) -> OnReply {
     Box::new(move |answered: Answered| on_answer(answered.read().and_then(read)))
 }
@@ -715,8 +722,8 @@ impl Verbs {
         self.ask_each(paths, |path| Request::data(path, false), data)
     }
 
-    /// As `data_each`, without the data.
-    fn stat_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
+    /// As `read_each`, without the data.
+    pub(crate) fn stat_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
         let stats = self.ask_each(paths, |path| Request::exists(path, false), stat);
         let without_data = |found: Option<Stat>| found.map(|stat| (Vec::new(), stat));
         stats.into_iter().map(|found| found.map(without_data)).collect()
@@ -777,10 +784,17 @@ impl Verbs {
         watch: bool,
     ) -> Answer<Option<(Names, Stat)>> {
         let list = || Request::ChildrenAndStat { path: path.to_owned(), watch };
-        or_none(self.ask(list).and_then(|reply| match reply {
-            Reply::NamesAndStat(names, stat) => Ok((names, stat)),
-            other => strange(&other),
-        }))
+        or_none(self.ask(list).and_then(names_and_stat))
+    }
+
+    /// As `ask_names_and_stat`, of many nodes, in as few round trips as possible.
+    pub(crate) fn lists_each(
+        &self,
+        paths: &[String],
+        watch: bool,
+    ) -> Vec<Answer<Option<(Names, Stat)>>> {
+        let list = |path: &str| Request::ChildrenAndStat { path: path.to_owned(), watch };
+        self.ask_each(paths, list, names_and_stat)
     }
 
     /// Answered when this connection's server has seen all that the leader had committed.

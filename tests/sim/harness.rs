@@ -17,7 +17,7 @@ use crate::session::connection::NodeKind;
 /// How long a request that is under way may last beyond a deadline.
 const GRACE: Duration = Duration::from_millis(50);
 /// The names of nodes that strangers leave: one without a meaning, and one of a contender.
-const LITTER: [&str; 2] = ["litter", "x-99-"];
+const LITTER: [&str; 2] = ["litter", "_c_-lock-"];
 /// More steps than any play needs.
 const MOST_STEPS: u64 = 600_000;
 

@@ -129,6 +129,11 @@ pub(super) enum PlannedFault {
         deep: bool,
         lasts: Duration,
     },
+    /// Another program's session has a node of this number among the contenders, under a name that it has chosen.
+    Registration {
+        number: u32,
+        lasts: Duration,
+    },
     /// Threads cannot be started.
     Poverty {
         percent: u64,
@@ -146,6 +151,7 @@ impl PlannedFault {
             | PlannedFault::Forbid { lasts, .. }
             | PlannedFault::Peer { lasts }
             | PlannedFault::Litter { lasts, .. }
+            | PlannedFault::Registration { lasts, .. }
             | PlannedFault::Poverty { lasts, .. } => *lasts,
             _ => Duration::ZERO,
         }
@@ -297,7 +303,10 @@ impl Plan {
             },
             15 if chance.chance(40) => PlannedFault::Close { process },
             15 => PlannedFault::Murder { process },
-            16 => PlannedFault::Peer { lasts: some() },
+            16 => match chance.below(3) {
+                0 => PlannedFault::Registration { number: chance.below(30) as u32, lasts: some() },
+                _ => PlannedFault::Peer { lasts: some() },
+            },
             17 => PlannedFault::Poverty { percent: [30, 100][chance.below(2)], lasts: some() },
             18 => PlannedFault::Litter {
                 contends: chance.chance(50),

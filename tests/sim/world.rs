@@ -1232,8 +1232,16 @@ impl Inner {
 
     /// Adds a contender of another kind of client.
     pub(super) fn contend(&mut self, prefix: &str) -> Option<String> {
+        self.add(prefix, NodeKind::EphemeralSequential)
+    }
+
+    /// Adds a node of another program's session, under this name.
+    pub(super) fn register(&mut self, path: &str) -> Option<String> {
+        self.add(path, NodeKind::Ephemeral)
+    }
+
+    fn add(&mut self, prefix: &str, kind: NodeKind) -> Option<String> {
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
-        let kind = NodeKind::EphemeralSequential;
         let change = self.leader.create(prefix, &[], &all, kind, i64::MAX, 0).ok()?;
         let Change::Create { path, .. } = &change else { return None };
         let path = path.clone();

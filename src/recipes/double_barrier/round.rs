@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::contend::child_origin::contenders_in_order;
 use crate::contend::contender_node_name::{ContenderKind, Ticket};
 use crate::contend::hold::Hold;
 use crate::contend::rule::in_grant_order;
@@ -47,7 +48,8 @@ pub(super) enum Capacity {
 pub(super) fn crowd(view: &mut View<'_>, whole: &str, count: usize) -> Answer<Capacity> {
     let children = view.watch_names(whole)?.unwrap_or_default();
     let leaving = view.session.leaving(whole);
-    let mut others = in_grant_order(children.iter());
+    let queue = contenders_in_order(view.session, whole, &children)?;
+    let mut others: Vec<_> = queue.iter().filter_map(|name| Ticket::parse(name)).collect();
     others.retain(|ticket| leaving.iter().all(|name| name != ticket.name()));
     if others.iter().any(|ticket| ticket.kind() != ContenderKind::Permits) {
         return Ok(Capacity::Locks);

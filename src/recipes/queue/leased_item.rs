@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::item_cache::Reservation;
-use crate::contend::contender_node_name::Ticket;
+use crate::contend::contender_node_name::is_contender;
 use crate::contend::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
@@ -153,7 +153,7 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: bool) -> Answe
             Err(Fault::NotEmpty) => {
                 let children = session.names(item, false)?.ok_or(Fault::NoNode)?;
                 // Nodes that are not contenders belong to others, and are never deleted.
-                if let Some(name) = children.iter().find(|name| Ticket::parse(name).is_none()) {
+                if let Some(name) = children.iter().find(|name| !is_contender(name)) {
                     return Err(stuck(&format!("its child {name:?} is not a contender")));
                 }
                 let others_of = children.iter().map(|name| path::join(item, name));

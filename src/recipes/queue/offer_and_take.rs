@@ -9,7 +9,7 @@ use super::item_names::Layout;
 use super::items_taken_after_timeout::LateItems;
 use super::leased_item::LeasedItem;
 use crate::contend::acquire::{Contention, pursue};
-use crate::contend::contender_node_name::{ContenderKind, Form, NodeNaming, Ticket};
+use crate::contend::contender_node_name::{ContenderKind, Form, NodeNaming, is_contender};
 use crate::contend::proof_that_others_are_ahead::OthersSeen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
@@ -785,7 +785,7 @@ fn look_at(
         Ok(None) => Ok(ItemStatus::Gone),
         Ok(Some(children)) if children.is_empty() => Ok(ItemStatus::Free),
         Ok(Some(children)) => {
-            if !children.iter().any(|name| Ticket::parse(name).is_some()) {
+            if !children.iter().any(is_contender) {
                 warn_of_blocked(path);
             }
             Ok(ItemStatus::Leased)

@@ -187,8 +187,10 @@ impl Trial {
         }
         let mut all: Vec<(String, bool)> = Vec::new();
         for (node, names) in self.children() {
-            let marks = Mark::all(&names);
-            let entitled: HashSet<_> = entitled(&marks).map(|mark| mark.name.clone()).collect();
+            let marks = self.marks(node, &names);
+            let born = |mark: &Mark| self.born(&path::join(node, &mark.name));
+            let entitled: HashSet<_> =
+                entitled(&marks, born).map(|mark| mark.name.clone()).collect();
             let of_node =
                 |mark: &Mark| (path::join(node, &mark.name), entitled.contains(&mark.name));
             all.extend(marks.iter().map(of_node));
@@ -208,6 +210,25 @@ impl Trial {
         };
         let found = all.iter().enumerate().filter(|(_, (_, may))| *may).filter_map(place).collect();
         state.entitled = (now, found);
+    }
+
+    /// Returns the transaction that made a node.
+    fn born(&self, path: &str) -> Option<i64> {
+        self.world.look(|world| world.making(path).map(|made| made.0))
+    }
+
+    /// Returns the contenders among a node's children: those that say it by their names, and others if they have a session.
+    fn marks(&self, node: &str, children: &[String]) -> Vec<Mark> {
+        let mut marks = Mark::all(children);
+        marks.retain_mut(|mark| {
+            if mark.says_it() {
+                return true;
+            }
+            let path = path::join(node, &mark.name);
+            mark.doubtful_since = self.born(&path);
+            self.world.look(|world| world.owner(&path)).is_some_and(|owner| owner != 0)
+        });
+        marks
     }
 
     /// Returns the data by which a multi-lock's contenders are known at all its nodes.
@@ -274,7 +295,7 @@ impl Trial {
                 // Lost already; `check` decides whether that is right.
                 continue;
             }
-            let marks = Mark::all(&children);
+            let marks = self.marks(node, &children);
             let Some(mine) = marks.iter().find(|mark| mark.name == own) else {
                 self.accuse(format!("{own} has no number"));
                 continue;
@@ -284,11 +305,9 @@ impl Trial {
             }
             // A writer that has lost its lock may still try, in vain, to become a reader: it reuses
             // its old number, so its node counts by when it was created.
-            let born = |name: &str| {
-                self.world.look(|world| world.making(&path::join(node, name)).map(|made| made.0))
-            };
+            let born = |name: &str| self.born(&path::join(node, name));
             let mine_born = born(own);
-            let before = marks.iter().filter(|mark| mark.number < mine.number);
+            let before = marks.iter().filter(|mark| mark.is_before(mine, mine_born));
             // Contenders do not wait for a node that their own session is deleting.
             let before = before.filter(|mark| !self.was_left(path, &path::join(node, &mark.name)));
             let before: Vec<_> = before.filter(|mark| born(&mark.name) < mine_born).collect();

@@ -68,6 +68,11 @@ impl Trial {
                 let made = self.world.act(|world| world.litter(&path, kind, *deep));
                 self.take_away(&schedule, made, *lasts);
             }
+            PlannedFault::Registration { number, lasts } => {
+                let path = path::join(self.node(&schedule), &format!("worker-{number:010}"));
+                let made = self.world.act(|world| world.register(&path));
+                self.take_away(&schedule, made.into_iter().collect(), *lasts);
+            }
             PlannedFault::Poverty { percent, lasts } => self.be_poor(&schedule, *percent, *lasts),
             PlannedFault::Forbid { left, lasts } => {
                 if self.world.look(|world| world.contains(NODE)) {
@@ -95,7 +100,7 @@ impl Trial {
         let names = match self.plan.recipe {
             Recipe::ReadWrite => ["a1b2__rlock__", "a1b2__lock__", "_c_b2-__READ__"],
             Recipe::Semaphore { .. } => [&*lease, &*lease, "a1b2__lock__"],
-            _ => ["a1b2__lock__", "x-99-", "_c_00000000-0000-0000-0000-000000000000-lock-"],
+            _ => ["worker-", "x-99-", "_c_00000000-0000-0000-0000-000000000000-lock-"],
         };
         path::join(self.node(schedule), names[schedule.below(names.len())])
     }

@@ -14,6 +14,8 @@ pub(super) struct Mark {
     pub(super) name: String,
     pub(super) number: i64,
     pub(super) kind: ReferenceKind,
+    /// The transaction that made it, if its name leaves open whether it contends.
+    pub(super) doubtful_since: Option<i64>,
 }
 
 impl Mark {
@@ -28,7 +30,20 @@ impl Mark {
         } else {
             ReferenceKind::Alone
         };
-        Some(Mark { name: name.to_owned(), number, kind })
+        Some(Mark { name: name.to_owned(), number, kind, doubtful_since: None })
+    }
+
+    /// Returns whether there is more in the name than what anybody could call a node, or nothing but a lock's.
+    pub(super) fn says_it(&self) -> bool {
+        let front = self.name.trim_start_matches("_c_").replace('-', "");
+        front.starts_with("lock")
+            || front.chars().take(32).filter(char::is_ascii_hexdigit).count() == 32
+    }
+
+    /// Returns whether this one is before `mine`, which that transaction has made.
+    pub(super) fn is_before(&self, mine: &Mark, made_by: Option<i64>) -> bool {
+        self.number < mine.number
+            && self.doubtful_since.is_none_or(|since| made_by.is_none_or(|made_by| since < made_by))
     }
 
     /// Parses all names, and sorts them by their numbers.
@@ -60,10 +75,14 @@ impl Mark {
     }
 }
 
-/// Returns those of one node's contenders that may hold.
-pub(super) fn entitled(marks: &[Mark]) -> impl Iterator<Item = &Mark> {
-    marks.iter().filter(|own| {
-        let before: Vec<_> = marks.iter().filter(|other| other.number < own.number).collect();
+/// Returns those of one node's contenders that may hold, which these transactions have made.
+pub(super) fn entitled(
+    marks: &[Mark],
+    made_by: impl Fn(&Mark) -> Option<i64>,
+) -> impl Iterator<Item = &Mark> {
+    marks.iter().filter(move |own| {
+        let born = made_by(own);
+        let before: Vec<_> = marks.iter().filter(|other| other.is_before(own, born)).collect();
         own.may_hold(&before)
     })
 }
@@ -91,8 +110,9 @@ fn the_rule_for_checking_is_as_it_is_written_down() {
         let names: Vec<_> = (1..).zip(names).map(|(i, name)| format!("{name}{i:010}")).collect();
         Mark::all(&names)
     };
-    let entitled =
-        |names: &[&str]| -> Vec<i64> { entitled(&marks(names)).map(|mark| mark.number).collect() };
+    let entitled = |names: &[&str]| -> Vec<i64> {
+        entitled(&marks(names), |_| None).map(|mark| mark.number).collect()
+    };
     let (read, write, mutex) = ("a-__READ__", "_c_b-__WRIT__", "x-99-");
     let (one, two, other) = ("a-lease-1-of-3-", "a-lease-2-of-3-", "a-lease-1-of-4-");
     assert_eq!(entitled(&[read, "c__rlock__", write, read]), [1, 2]);
