@@ -83,6 +83,21 @@ pub enum Event {
         /// the call panics, as a logger may.)
         thread: ThreadId,
     },
+    /// A call has waited for a second behind a contender of a recipe that this library does not know. Told once about each
+    /// such node: see [`foreign_contenders`](crate::ClientBuilder::foreign_contenders).
+    #[non_exhaustive]
+    WaitingForForeign {
+        /// The lock path.
+        lock: String,
+        /// The foreign contender's node.
+        node: String,
+        /// The session that it belongs to; `None` if an ACL hides it.
+        session: Option<SessionId>,
+        /// How old the node is, by the clocks of the ensemble and of this host; `None` if an ACL hides it.
+        age: Option<Duration>,
+        /// The first line of its data.
+        data: String,
+    },
     /// A lock, permits or a leadership was acquired. Exactly one event ends that: a `Released`, or a
     /// `HoldLost` that tells how long it was held.
     #[non_exhaustive]
@@ -206,6 +221,19 @@ impl fmt::Display for Event {
                 }
                 None => write!(f, "waiting for {lock}: another thread of this process has it"),
             },
+            Event::WaitingForForeign { lock, node, session, age, data } => {
+                write!(
+                    f,
+                    "waiting for {lock} behind {node}, which is not of zklock or a recipe that it knows"
+                )?;
+                if let Some(session) = session {
+                    write!(f, ", of session {session}")?;
+                }
+                if let Some(age) = age {
+                    write!(f, ", made {age:.0?} ago")?;
+                }
+                write!(f, ", with the data {data:?}: until that node is gone, nobody gets the lock")
+            }
             Event::Acquired { lock, waited, .. } => write!(f, "acquired {lock} after {waited:.1?}"),
             Event::NotAcquired { lock, waited, error, .. } => {
                 write!(f, "did not acquire {lock} after {waited:.1?}: ")?;
@@ -263,6 +291,7 @@ pub(crate) struct LogAs {
 impl LogAs {
     /// That a lock is waited for, acquired, released.
     pub(crate) const CONTENTION: LogAs = LogAs::new(log::Level::Debug, "zklock::contend");
+    pub(crate) const FOREIGN: LogAs = LogAs::new(log::Level::Warn, "zklock::contend");
     pub(crate) const DEADLOCK: LogAs = LogAs::new(log::Level::Warn, "zklock::contend");
     pub(crate) const LOSS: LogAs = LogAs::new(log::Level::Warn, "zklock::hold");
     pub(crate) const PAUSE: LogAs = LogAs::new(log::Level::Warn, "zklock::client");

@@ -12,7 +12,7 @@ use super::ask_and_break::is_request;
 use super::ask_worse_holders::WorseAhead;
 use super::child_origin::{ChildOrigin, LastingChildren, ask_origins, is_uncertain};
 use super::contender_facts::{with_facts_of, with_wait};
-use super::contender_node_name::{Form, NodeNaming};
+use super::contender_node_name::{Form, NodeNaming, Ticket, is_contender};
 use super::end_overdue_maintenance::MaintenanceAhead;
 use super::held_by_thread::held_by_this_thread;
 use super::held_node::DROP_LIMIT;
@@ -27,6 +27,7 @@ use crate::acl::Acl;
 use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::foreign_contenders::ForeignContenders;
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::blocking_call::{Call, Stop};
@@ -481,7 +482,19 @@ impl Attempt<'_> {
     fn look_round(&mut self, children: &Names) {
         if !std::mem::replace(&mut self.looked_round, true) {
             let form = self.contention.form;
-            self.call.core().warn_once(&self.node, || interop_warning::warning(form, children));
+            let core = self.call.core();
+            core.warn_once(&self.node, || interop_warning::warning(form, children));
+            let foreign = core.foreign_contenders();
+            if *foreign != ForeignContenders::Wait
+                && let Some(name) = children.iter().find(|name| is_passed(name, &foreign))
+            {
+                core.warn_once(&path::join(&self.node, name), || {
+                    Some(
+                        "a contender that is not waited for, as the client's settings want it"
+                            .into(),
+                    )
+                });
+            }
         }
     }
 
@@ -727,6 +740,11 @@ impl Attempt<'_> {
             origins.into_iter().filter_map(|(name, origin)| Some((name, origin?))).collect();
         let lasting = origins.iter().filter(|(_, origin)| *origin == ChildOrigin::Lasting);
         let mut lasting = lasting.map(|(name, _)| name).peekable();
+        if let Some(first) = lasting.clone().find(|name| is_contender(name)) {
+            self.call.core().warn_once(&path::join(&self.node, first), || {
+                Some("it belongs to no session, so it is not taken for a contender".into())
+            });
+        }
         if lasting.peek().is_some() {
             self.lasting_children().note(&self.node, lasting.cloned());
         }
@@ -793,7 +811,8 @@ impl Attempt<'_> {
         if !std::mem::replace(&mut self.waits, true) {
             let Contention { node, reported_as, form, .. } = *self.contention;
             let is_retold = self.contention.tells_facts && self.others.kept_waiting.is_some();
-            self.long_wait = LongWait::begin(self.call, reported_as, form.kind, is_retold);
+            let foreign = acquisition.foreign_ahead().map(|name| path::join(node, name));
+            self.long_wait = LongWait::begin(self.call, reported_as, form.kind, is_retold, foreign);
             self.call.core().report(|| {
                 let lock = reported_as.to_owned();
                 let (ahead, first) = acquisition.ahead();
@@ -864,6 +883,12 @@ impl Attempt<'_> {
             Err(fault) => Err(WITHDRAW.refused(&fault, self.contention.node)),
         }
     }
+}
+
+/// Whether that child is not waited for, if it contends.
+fn is_passed(name: &str, foreign: &ForeignContenders) -> bool {
+    let ticket = Ticket::parse(name).filter(|one| !one.is_certain());
+    ticket.is_some_and(|one| foreign.passes(name, one.is_of_a_known_recipe()))
 }
 
 /// Whether that is the successor's node, made by that session and asked for nothing.

@@ -219,6 +219,8 @@ struct Seen {
     ahead: usize,
     /// The first of them.
     first: Option<String>,
+    /// The last of them that is of no known recipe.
+    foreign: Option<String>,
     are_behind: bool,
     maintenance: Vec<HoldAhead>,
     /// Those of them that hold, if they are noted.
@@ -236,22 +238,28 @@ impl Seen {
         let mut seen = Seen {
             ahead: 0,
             first: None,
+            foreign: None,
             are_behind: false,
             maintenance: Vec::new(),
             holders: Vec::new(),
         };
         let (mut first, mut has_maintenance) = (None::<Ticket<'_>>, false);
+        let mut foreign = None::<Ticket<'_>>;
         let is_ahead = |one: &Ticket<'_>| one.is_before(&mine) && !passes(one);
         for one in children.iter().filter_map(Ticket::parse) {
             if is_ahead(&one) {
                 seen.ahead += 1;
                 has_maintenance |= one.is_maintenance();
+                if !one.is_of_a_known_recipe() {
+                    foreign = foreign.max(Some(one.clone()));
+                }
                 first = Some(first.map_or(one.clone(), |first| first.min(one)));
             } else {
                 seen.are_behind |= one > mine && one.is_of_a_known_recipe();
             }
         }
         seen.first = first.map(|first| first.name().to_owned());
+        seen.foreign = foreign.map(|foreign| foreign.name().to_owned());
         if has_maintenance {
             let mut ahead = in_grant_order(children.iter());
             ahead.retain(is_ahead);
@@ -380,6 +388,11 @@ impl Acquisition {
     pub(crate) fn ahead(&self) -> (usize, Option<String>) {
         let seen = self.seen.as_ref().filter(|_| self.own.is_some());
         seen.map_or((0, None), |seen| (seen.ahead, seen.first.clone()))
+    }
+
+    /// The last contender of no known recipe that was ahead, when a list was judged last.
+    pub(super) fn foreign_ahead(&self) -> Option<&str> {
+        self.seen.as_ref()?.foreign.as_deref()
     }
 
     /// From here on it notes who holds.

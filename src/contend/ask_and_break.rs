@@ -3,7 +3,7 @@
 //! A request replaces the data of the contender's node by Curator's `__REVOKE__`, or by the
 //! `unlock` of ZooKeeper's "Recipes and Solutions". A holder watches its own node.
 
-use super::child_origin::contenders_in_order;
+use super::child_origin::{ChildOrigin, contenders_in_order, is_uncertain};
 use super::contender_node_name::Ticket;
 use super::rule::count_holders;
 use crate::error::{Error, ErrorKind, Result};
@@ -76,6 +76,7 @@ fn write(session: &Session, path: &str) -> Answer<Option<bool>> {
 pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<bool> {
     check_place(node, contender)?;
     let path = client.core().whole(contender);
+    check_contends(client, node, contender, &path)?;
     let needs = "DELETE on the lock node";
     let purpose = Purpose::to_change("delete a contender", needs);
     let broken = delete_contender(purpose, client, contender, &path)?;
@@ -102,6 +103,22 @@ pub(super) fn delete_contender(
             Err(fault)
         }
     })
+}
+
+/// Refuses a child that only looks like a contender by its name, and may be anything: it belongs to no session.
+fn check_contends(client: &Client, node: &str, contender: &str, path: &str) -> Result<()> {
+    if !is_uncertain(path::last(contender)) {
+        return Ok(());
+    }
+    let purpose = Purpose::to_read("look whose node it is", "READ on the node");
+    let stat = purpose.ask(client.core(), contender, |session| session.exists(path, false))?;
+    if stat.is_none_or(|stat| ChildOrigin::of(&stat) != ChildOrigin::Lasting) {
+        return Ok(());
+    }
+    let message = format!(
+        "{contender:?} belongs to no session and has no name of a known recipe: it contends for nothing, and is not deleted"
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, message).on(node))
 }
 
 /// Checks that `contender` belongs to this lock: nothing else may be written to or deleted.

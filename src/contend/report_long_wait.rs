@@ -4,9 +4,9 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::contender_node_name::ContenderKind;
+use super::contender_node_name::{ContenderKind, Ticket};
 use super::held_by_thread::{held_by_this_thread, own_hold_of};
-use super::list_contenders::look_for_first;
+use super::list_contenders::{Contender, look_for_first};
 use super::look_at_all_contenders::look_at_waits;
 use super::wait_graph::{BETWEEN_LOOKS, Waits};
 use crate::event::{Event, LogAs};
@@ -19,6 +19,9 @@ use crate::session::one_session::Session;
 
 /// A wait of more than this is long.
 const LONG: Duration = Duration::from_secs(5);
+
+/// After so much waiting it is told that a contender of an unknown recipe is ahead.
+const FOREIGN: Duration = Duration::from_secs(1);
 
 /// How often it is told again that threads of the process wait: more than once between two looks.
 const TOLD_AGAIN: Duration = Duration::from_secs(2);
@@ -38,6 +41,8 @@ pub(super) struct LongWait {
     is_retold: bool,
     is_told: bool,
     has_looked: bool,
+    /// A contender ahead of an unknown recipe, by its path, until that is told.
+    foreign: Option<String>,
 }
 
 impl LongWait {
@@ -54,8 +59,9 @@ impl LongWait {
         lock: &str,
         kind: ContenderKind,
         is_retold: bool,
+        foreign: Option<String>,
     ) -> LongWait {
-        LongWait { is_retold, ..LongWait::default() }.begin_for(call, lock, kind)
+        LongWait { is_retold, foreign, ..LongWait::default() }.begin_for(call, lock, kind)
     }
 
     fn begin_for(mut self, call: &mut Call, lock: &str, kind: ContenderKind) -> LongWait {
@@ -73,6 +79,11 @@ impl LongWait {
         let now = rt::now();
         let waited = self.begun.map(|begun| now.saturating_duration_since(begun));
         let waited = waited.unwrap_or_default();
+        if waited >= FOREIGN
+            && let Some(foreign) = self.foreign.take()
+        {
+            tell_of_foreign(call.core(), lock, foreign);
+        }
         if waited >= LONG && !std::mem::replace(&mut self.is_told, true) {
             tell_of_holder(call, lock, waited, self.is_here);
         }
@@ -89,7 +100,12 @@ impl LongWait {
         let begun = self.begun?;
         let told = (!self.is_told).then_some(LONG);
         let looked = self.looks_after(call).filter(|_| !self.has_looked);
-        let once = told.into_iter().chain(looked).filter_map(|after| begun.checked_add(after));
+        let foreign = self.foreign.as_ref().map(|_| FOREIGN);
+        let once = told
+            .into_iter()
+            .chain(looked)
+            .chain(foreign)
+            .filter_map(|after| begun.checked_add(after));
         let again = now.checked_add(TOLD_AGAIN).filter(|_| self.is_retold && self.is_told);
         once.chain(again).min()
     }
@@ -162,6 +178,24 @@ fn tell_of_holder(call: &Call, lock: &str, waited: Duration, is_here: bool) {
             let node = path::last(&first.path);
             logging::info!(target: TARGET, "{waits}: {what} {:?} (node {node:?})", first.label());
         }
+    });
+}
+
+/// Tells who a contender is that is of no known recipe.
+fn tell_of_foreign(core: &Arc<ClientCore>, lock: &str, node: String) {
+    if !core.is_first_warning(&node) {
+        return;
+    }
+    let (reports, lock) = (Arc::clone(core.reports()), lock.to_owned());
+    let whole = core.whole(path::parent(&node));
+    in_background(core, rt::now(), move |session| {
+        let Some(ticket) = Ticket::parse(path::last(&node)) else { return };
+        let found = Contender::read(session, &whole, path::parent(&node), &ticket);
+        // If it is gone, there is nothing to tell.
+        let Ok(Some(one)) = found else { return };
+        let (session, age, data) = (one.session, one.age(), one.label());
+        let told = || Event::WaitingForForeign { lock, node, session, age, data };
+        reports.report(LogAs::FOREIGN, told);
     });
 }
 

@@ -231,15 +231,18 @@ impl ClientCore {
             return;
         }
         let Some(warning) = warning() else { return };
+        if self.is_first_warning(node) {
+            logging::warning!(target: "zklock::contend", "node {node:?}: {warning}");
+        }
+    }
+
+    /// Whether none was logged about the node recently; from now on there was.
+    pub(crate) fn is_first_warning(&self, node: &str) -> bool {
         let mut warned = self.warned.lock();
         if warned.len() >= MOST_WARNED {
             warned.clear();
         }
-        let first = warned.insert(node.to_owned());
-        drop(warned);
-        if first {
-            logging::warning!(target: "zklock::contend", "node {node:?}: {warning}");
-        }
+        warned.insert(node.to_owned())
     }
 
     /// Claims the name of a node, unless another call of this client has claimed it. The end of a
