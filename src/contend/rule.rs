@@ -160,13 +160,18 @@ fn disagreement(mine: &Ticket<'_>, blockers: &[Ticket<'_>]) -> Option<Verdict> {
 /// How many of the contenders of a lock node, in the order of grants, hold; each by the number of permits in its own
 /// name: the caller may be wrong about that number.
 pub(crate) fn count_holders(in_grant_order: &[impl AsRef<str>]) -> usize {
-    let holds = |place: usize| {
-        let up_to_it = &in_grant_order[..=place];
-        let Some(one) = Ticket::parse(up_to_it[place].as_ref()) else { return false };
-        let verdict = Rule::permits(one.permits()).decide_but_for(one.name(), up_to_it, |_| false);
-        verdict == Verdict::Admitted
-    };
-    (0..in_grant_order.len()).take_while(|place| holds(*place)).count()
+    let mut ahead: Vec<Ticket<'_>> = Vec::new();
+    for name in in_grant_order {
+        let Some(one) = Ticket::parse(name.as_ref()) else { break };
+        let blocks = |other: &&Ticket<'_>| excludes(other.kind(), one.kind());
+        let blockers: Vec<_> = ahead.iter().filter(blocks).cloned().collect();
+        let agrees = disagreement(&one, &blockers).is_none();
+        if !agrees || Rule::permits(one.permits()).weigh(&one, &blockers) != Verdict::Admitted {
+            break;
+        }
+        ahead.push(one);
+    }
+    ahead.len()
 }
 
 /// The numbered ones among `children`, the first to be granted first.

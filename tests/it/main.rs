@@ -29,6 +29,7 @@ mod down_or_taken; // scenarios 17 and 18: an outage is not taken for other hold
 mod election; // scenarios 73–75
 mod ensemble; // scenarios 34 and 34a: three nodes
 mod fenced; // transactions of guards
+mod foreign_contenders; // children with numbers that other programs have made
 mod group; // scenario 80: group membership
 mod handover; // threads of one client that share a node
 mod held_since; // since when locks are held
