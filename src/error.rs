@@ -65,7 +65,7 @@ pub enum ErrorKind {
     /// anew.
     SequenceExhausted,
     /// Other clients use another number of permits or participants, or the participant has voted
-    /// otherwise before. Nothing was acquired or voted.
+    /// otherwise before, or the path is an ephemeral node of another program. Nothing was acquired or voted.
     Conflict,
     /// Another member or participant has the requested name.
     Taken,

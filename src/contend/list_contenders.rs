@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use super::ask_and_break::is_request;
 use super::child_origin::contenders_in_order;
 use super::contender_facts::{Facts, facts};
 use super::contender_node_name::{ContenderKind, Ticket};
+use super::interop_warning::those_who_may_hold_too;
 use super::maintenance_node::{MaintenanceHold, held_since};
 use super::rule::{count_holders, in_grant_order, in_grant_order_by};
 use crate::error::Result;
@@ -69,6 +71,7 @@ pub struct Contender {
 struct Told {
     /// The transaction that made its node, if that is known.
     made_by: Option<i64>,
+    may_hold_too: bool,
     written: Option<SystemTime>,
     facts: Option<Facts>,
 }
@@ -98,6 +101,7 @@ impl Contender {
             program: part(" program=", " thread=").map(str::to_owned),
             thread: part(" thread=", "").map(str::to_owned),
             told: Told {
+                may_hold_too: false,
                 made_by: (stat.ephemeral_owner != HIDDEN).then_some(stat.czxid),
                 written: at(stat, stat.mtime),
                 facts: facts(&data),
@@ -165,6 +169,16 @@ impl Contender {
     pub(super) fn contends(&self, ticket: &Ticket<'_>) -> bool {
         let is_hidden = self.told.made_by.is_none();
         ticket.is_certain() || self.session.is_some() || is_hidden
+    }
+
+    /// Returns whether it may hold the lock as well, though others hold it: by its node's name its program waits for none
+    /// of those ahead, as its documentation has it or as it was seen to do.
+    ///
+    /// Such as kazoo's behind a holder with the default [naming](crate::NodeNaming), unless kazoo's locks are made with the
+    /// `extra_lock_patterns` that the names do not show. Known only of lists of [all
+    /// contenders](crate::LockNode::contenders).
+    pub fn may_hold_too(&self) -> bool {
+        self.told.may_hold_too
     }
 
     /// Returns what its node's name says of its recipe, such as `lock`, `latch` or `LOCK-SHARED`.
@@ -312,8 +326,16 @@ fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Co
         .map(Ticket::name)
         .collect();
     let holders = count_holders(&names);
+    // Curator's say at which address they are.
+    let is_curator =
+        |name: &str| found.get(name).is_some_and(|one| one.label().parse::<IpAddr>().is_ok());
+    let may_hold_too = those_who_may_hold_too(&names, holders, is_curator);
     let placed = names.into_iter().filter_map(|name| found.remove(name)).enumerate();
-    Ok(Some(placed.map(|(place, one)| one.at(place, place < holders)).collect()))
+    let placed = placed.map(|(place, mut one)| {
+        one.told.may_hold_too = may_hold_too[place];
+        one.at(place, place < holders)
+    });
+    Ok(Some(placed.collect()))
 }
 
 /// The first of the contenders; the others are not read.

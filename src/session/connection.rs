@@ -129,6 +129,8 @@ pub(crate) enum Fault {
     QuotaExceeded,
     /// The session is a local one, which can own no ephemeral node, and the servers must not upgrade it.
     LocalSession,
+    /// The node above is ephemeral, and can have no children.
+    BelowEphemeral,
     /// Says what is too large, and for what.
     TooLarge(String),
     /// The server does not know the operation. It may also close the connection.
@@ -174,6 +176,10 @@ impl fmt::Display for Fault {
             Fault::LocalSession => f.write_str(
                 "the session is a local one, which can own no lock: set localSessionsUpgradingEnabled=true on all \
                  servers",
+            ),
+            Fault::BelowEphemeral => f.write_str(
+                "the lock path, or a node above it, is an ephemeral node of another program, which can have no \
+                 children: it is no lock of a queue, and whoever made it leads as long as it is there",
             ),
             Fault::TooLarge(why) | Fault::Refused(why) | Fault::System(why) => f.write_str(why),
             Fault::Unknown => f.write_str("the server does not know the operation"),

@@ -278,11 +278,11 @@ fn outcome(error: i32) -> Answer<()> {
         code::INVALID_ACL => return Err(Fault::InvalidAcl(String::new())),
         code::QUOTA_EXCEEDED => return Err(Fault::QuotaExceeded),
         code::LOCAL_SESSION => return Err(Fault::LocalSession),
+        code::NO_CHILDREN_FOR_EPHEMERALS => return Err(Fault::BelowEphemeral),
         code::MARSHALLING => return Err(Fault::too_large()),
         code::THROTTLED => return Err(Fault::Busy),
         code::UNIMPLEMENTED => return Err(Fault::Unknown),
         code::BAD_ARGUMENTS => "BadArguments",
-        code::NO_CHILDREN_FOR_EPHEMERALS => "NoChildrenForEphemerals",
         other => &format!("error {other}"),
     };
     Err(Fault::Refused(format!("the server refused the request: {other}")))

@@ -65,6 +65,7 @@ impl Purpose {
             Fault::InvalidAcl(_) => ErrorKind::InvalidArgument,
             Fault::QuotaExceeded => ErrorKind::QuotaExceeded,
             Fault::LocalSession => ErrorKind::Unsupported,
+            Fault::BelowEphemeral => ErrorKind::Conflict,
             Fault::TooLarge(_) => ErrorKind::TooLarge,
             Fault::System(_) => ErrorKind::System,
             Fault::ConnectionLoss if changes => ErrorKind::ConnectionLoss,
