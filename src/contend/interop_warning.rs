@@ -3,7 +3,7 @@
 //!
 //! Each rule was tried with the real program: see `docs/interop.md`.
 
-use super::contender_node_name::{ContenderKind, Form, NodeNaming, Ticket};
+use super::contender_node_name::{ContenderKind, Form, Ticket};
 use super::rule::excludes;
 use crate::session::connection::Names;
 
@@ -137,6 +137,7 @@ pub(super) fn those_who_may_hold_too(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contend::contender_node_name::NodeNaming;
 
     const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
     const HEX: &str = "0f8fad5bd9cb469fa16570867728950e";

@@ -23,6 +23,10 @@ pub(super) enum Whose {
     CuratorQueue,
     Kazoo,
     ZookeeperClient,
+    Aiozk,
+    /// ZooKeeper's own.
+    WriteLock,
+    Go,
 }
 
 impl Whose {
@@ -33,6 +37,9 @@ impl Whose {
             Whose::CuratorQueue => "curator-queue",
             Whose::Kazoo => "kazoo",
             Whose::ZookeeperClient => "zookeeper-client",
+            Whose::Aiozk => "aiozk",
+            Whose::WriteLock => "write-lock",
+            Whose::Go => "go",
         }
     }
 
