@@ -17,10 +17,11 @@ use log::LevelFilter;
 use zklock::maintenance::MaintenanceEnd;
 use zklock::{ErrorKind, LeaderElection};
 
-use Whose::{Aiozk, Curator, Go, Kazoo, WriteLock, Zklock, ZookeeperClient};
+use Whose::{Aiozk, Before, Curator, Go, Kazoo, WriteLock, Zklock, ZookeeperClient};
 use peer::{Peer, Whose, skip_without};
 
 use crate::support::logs::logs;
+use crate::support::raw::Kind;
 use crate::support::server;
 use crate::support::site::Site;
 use crate::support::{
@@ -325,6 +326,35 @@ fn s71_a_mutex_is_shared_with_zookeepers_write_lock() {
     let mut meeting = Meeting::of("s71-write-lock", Zklock, WriteLock);
     meeting.mutexes("mutex", "mutex");
     meeting.end();
+}
+
+/// With a foreign contender that comes and goes, too: both wait for what both know.
+#[test]
+fn s71_locks_are_shared_with_an_earlier_version() {
+    skip_without_zookeeper!();
+    skip_without!(Before);
+    let mut meeting = Meeting::of("s71-before", Zklock, Before);
+    meeting.mutexes("mutex", "mutex");
+    meeting.readers_and_writers("", "");
+    let path = meeting.node("foreign");
+    let mut raw = meeting.site.raw();
+    let foreign = format!("{path}/x-5-");
+    let foreign = raw.create(&foreign, b"", Kind::EphemeralSequential).unwrap();
+    meeting.first.order(&format!("lock {path} mutex"));
+    meeting.second.order(&format!("lock {path} mutex"));
+    meeting.contenders(&path, 3);
+    raw.delete(&foreign).unwrap();
+    raw.close().unwrap();
+    for _ in 0..2 {
+        let mut said = None;
+        eventually(SOON, "one of them to hold", || {
+            said = meeting.first.said().map(|_| true).or(meeting.second.said().map(|_| false));
+            said.is_some()
+        });
+        assert!(meeting.first.said().is_none() && meeting.second.said().is_none());
+        if said == Some(true) { meeting.first.release() } else { meeting.second.release() }
+    }
+    meeting.work("mutex", "mutex");
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(super) enum Whose {
     /// ZooKeeper's own.
     WriteLock,
     Go,
+    /// An earlier version of zklock: see `scripts/peers --before`.
+    Before,
 }
 
 impl Whose {
@@ -40,6 +42,7 @@ impl Whose {
             Whose::Aiozk => "aiozk",
             Whose::WriteLock => "write-lock",
             Whose::Go => "go",
+            Whose::Before => "before",
         }
     }
 
