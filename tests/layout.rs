@@ -25,6 +25,7 @@ const FLOORS: [&[&str]; 5] = [
         "path",
         "connect_string",
         "acl",
+        "foreign_contenders",
         "logging",
         "rt",
     ],

@@ -218,4 +218,61 @@ mod tests {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(those_who_may_hold_too(&names, 1, |_| true), [false, true]);
     }
+
+    /// Who holds by the rule of each program, as it is written there: by what its names contain.
+    fn holds_by_its_own_rule(names: &[String], place: usize) -> bool {
+        let (own, ahead) = (&*names[place], &names[..place]);
+        let none = |counts: &dyn Fn(&str) -> bool| !ahead.iter().any(|name| counts(name));
+        if own.contains("__lock__") {
+            return none(&|name| name.contains("__lock__") || name.contains("__rlock__"));
+        }
+        if own.contains("latch-") {
+            return none(&|name| name.contains("latch-"));
+        }
+        if own.starts_with("LOCK-") {
+            return none(&|name| name.starts_with("LOCK-"));
+        }
+        if own.starts_with("read-") {
+            return none(&|name| name.starts_with("write-"));
+        }
+        if own.starts_with("x-") {
+            // Its number stands behind the last dash; who has none is taken for the last.
+            return none(&|name| name.contains('-'));
+        }
+        // Ours, Go's, aiozk's: every number.
+        ahead.is_empty()
+    }
+
+    proptest::proptest! {
+        /// Of all who exclude each other, only the first holds by our rule; whoever else holds by its own, of that we say so.
+        #[test]
+        fn who_holds_beside_the_first_is_known(
+            fronts in proptest::collection::vec(proptest::sample::select(vec![
+                format!("_c_{UUID}-lock-"),
+                format!("_c_{HEX}-lock-"),
+                format!("{HEX}__lock__"),
+                format!("lock-{HEX}-"),
+                format!("read-{HEX}-"),
+                format!("write-{HEX}-"),
+                format!("_c_{UUID}-latch-"),
+                "LOCK-EXCLUSIVE-".to_owned(),
+                "x-5-".to_owned(),
+                "x-010000afe6420002-".to_owned(),
+            ]), 1..8),
+        ) {
+            let names: Vec<String> =
+                (0..).zip(&fronts).map(|(number, front)| format!("{front}{number:010}")).collect();
+            let all: Vec<&str> = names.iter().map(String::as_str).collect();
+            let holders = crate::contend::rule::count_holders(&all);
+            let may_hold_too = those_who_may_hold_too(&all, holders, |_| false);
+            for place in holders..all.len() {
+                if holds_by_its_own_rule(&names, place) {
+                    proptest::prop_assert!(may_hold_too[place], "{:?} of {all:?}", all[place]);
+                }
+                if may_hold_too[place] {
+                    proptest::prop_assert!(!names[place].starts_with("lock-"), "{:?}", all[place]);
+                }
+            }
+        }
+    }
 }
