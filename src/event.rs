@@ -21,7 +21,8 @@ use crate::session_id::SessionId;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A session was opened: the first one, or the next one after a loss.
+    /// A session was opened: the first one, the next one after a loss, or one [in place of
+    /// another](crate::Client) in which nothing was held.
     #[non_exhaustive]
     Connected {
         /// The session's id.
@@ -39,7 +40,8 @@ pub enum Event {
         /// How long the locks are certain to be held if no server answers again.
         lease_left: Option<Duration>,
     },
-    /// A server serves the session again; its locks were kept.
+    /// A server serves the session again; its locks were kept. Or another session, which a `Connected` has told of,
+    /// serves in its place, as nothing was held in it.
     #[non_exhaustive]
     Resumed {
         /// The session's id.

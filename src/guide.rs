@@ -53,7 +53,8 @@
 //! certainly had no effect. By call, after a lost reply:
 //!
 //! - **Calls that make a node of the session** (locks, leadership, leases, places, memberships): it
-//!   is looked for, and kept or deleted.
+//!   is looked for, and kept or deleted; or it ends with the session, if the client [owned nothing
+//!   there](crate::Client).
 //! - **Releases, leaving, acknowledging**: repeated until it is certain, or the session has ended.
 //! - **[`SharedValue::set`](crate::SharedValue::set)**: repeated, perhaps over what another client
 //!   has set meanwhile.

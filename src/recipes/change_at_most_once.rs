@@ -13,6 +13,7 @@ use crate::session::client_shared_state::ClientCore;
 use crate::session::connection::{Answer, Fault, NodeKind, Step};
 use crate::session::create_parents::make_parents;
 use crate::session::one_session::Session;
+use crate::session::owned_nodes::SessionNeed;
 
 /// What is known of a change whose reply was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +32,10 @@ pub(super) type FindOut<'a> = &'a dyn Fn(&Session, i64) -> Answer<LostChange>;
 /// Makes a change of the node; an inner error says that it was not made.
 ///
 /// After a lost reply it is repeated only if `find_out` says that it was not made, and only in the same
-/// session. Until that has ended, the attempt without an answer may still be carried out, before or after
-/// the repeated one. A version keeps both from taking effect, and so does a name, until the node is deleted.
-/// So `find_out` is asked again when the repeated one is refused: perhaps because of the first.
+/// session, which no other one replaces meanwhile. Until that has ended, the attempt without an answer may
+/// still be carried out, before or after the repeated one. A version keeps both from taking effect, and so
+/// does a name, until the node is deleted. So `find_out` is asked again when the repeated one is refused:
+/// perhaps because of the first.
 pub(super) fn change_at_most_once<T>(
     call: &mut Call,
     node: &str,
@@ -41,8 +43,8 @@ pub(super) fn change_at_most_once<T>(
     find_out: Option<FindOut<'_>>,
     mut change: impl FnMut(&Session) -> Answer<T>,
 ) -> Result<Answer<T>> {
-    // The session of the attempt without a reply, and what it had seen before.
-    let mut lost: Option<(Arc<Session>, i64)> = None;
+    // The session of the attempt without a reply, what it had seen before, and what keeps it.
+    let mut lost: Option<(Arc<Session>, i64, Option<SessionNeed>)> = None;
     loop {
         let session = match call.session() {
             Ok(session) => session,
@@ -54,7 +56,7 @@ pub(super) fn change_at_most_once<T>(
             }
             Err(stop) => return Err(purpose.stopped(stop, call, node)),
         };
-        if let Some((asked, seen)) = &lost {
+        if let Some((asked, seen, _)) = &lost {
             let Some(find_out) = find_out.filter(|_| Arc::ptr_eq(asked, &session)) else {
                 return Err(unknown(node));
             };
@@ -66,9 +68,10 @@ pub(super) fn change_at_most_once<T>(
             }
         }
         let before = session.seen_zxid();
+        let need = find_out.map(|_| session.owned().need());
         match call.ask_in(&session, &mut change) {
             Ok(Err(refused)) if !call.is_unanswered() => {
-                let (Some(find_out), Some((_, seen))) = (find_out, &lost) else {
+                let (Some(find_out), Some((_, seen, _))) = (find_out, &lost) else {
                     return Ok(Err(refused));
                 };
                 match call.ask_in(&session, |session| find_out(session, *seen)) {
@@ -80,7 +83,7 @@ pub(super) fn change_at_most_once<T>(
             }
             Ok(answer) if !call.is_unanswered() => return Ok(answer),
             _ if find_out.is_none() || call.is_over() => return Err(unknown(node)),
-            _ => lost = Some((session, before)),
+            _ => lost = Some((session, before, need)),
         }
     }
 }

@@ -28,7 +28,10 @@ use crate::session_id::SessionId;
 /// A client of a ZooKeeper ensemble.
 ///
 /// It keeps one session alive over lost connections, server restarts and leader elections. After
-/// the session is lost, the next call opens a new one. Clones are cheap and share everything, as do
+/// the session is lost, the next call opens a new one. If a request for a node of the session, such as a
+/// lock's, gets no answer, and the client owns nothing in the session, the client ends it and opens another
+/// one, at most once in two session timeouts: [otherwise the node could still be
+/// made](crate::guide#how-sure-a-call-is). The state is [`Suspended`](SessionState::Suspended) meanwhile. Clones are cheap and share everything, as do
 /// locks and guards made from the client. Dropping the last of them closes the session, within a
 /// second.
 ///
@@ -206,6 +209,9 @@ impl Client {
     }
 
     /// Returns the session's id, or `None` if there is no session.
+    ///
+    /// It is another one after a loss, and after the client has [opened another session](Client) in place of
+    /// one in which it owned nothing.
     pub fn session_id(&self) -> Option<SessionId> {
         let slot = self.owner.core.slot.lock();
         slot.session

@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LogAs};
 use crate::foreign_contenders::ForeignContenders;
 use crate::logging;
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session_id::SessionId;
@@ -420,10 +421,10 @@ impl ClientCore {
         let subscription = self.changed.subscribe(waiter.bell());
         let core = Arc::downgrade(self);
         let limit = self.paths_limit.get().copied().unwrap_or(PATHS_LIMIT);
-        let replaces = self.slot.lock().is_replaced();
+        let before = self.slot.lock().replaced().cloned();
         let result = Session::open(
             &*self.ensemble,
-            (limit, replaces),
+            (limit, before.is_some()),
             &waiter,
             || self.is_closed(),
             move |notice| {
@@ -432,6 +433,9 @@ impl ClientCore {
                 }
             },
         );
+        if let (Ok(_), Some(before)) = (&result, &before) {
+            self.until_over(before, &waiter);
+        }
         drop(subscription);
         let mut slot = self.slot.lock();
         match result {
@@ -443,7 +447,6 @@ impl ClientCore {
                 let session = Arc::new(session);
                 self.settle_doubts_of(&session);
                 let before = slot.session.replace(session);
-                slot.suspended = None;
                 let opened = Event::Connected {
                     session: known(info.session),
                     timeout: (!info.timeout.is_zero()).then_some(info.timeout),
@@ -466,17 +469,23 @@ impl ClientCore {
         }
     }
 
+    /// Waits until a server has confirmed the end of a session that was replaced. Until then, a contender of the next one
+    /// could be behind a node that the client itself has left there.
+    fn until_over(&self, session: &Session, waiter: &Waiter) {
+        let _subscription = session.status().subscribe(waiter.bell());
+        let _waits = session.await_server(false);
+        while !session.status().now().over && !self.is_closed() {
+            waiter.wait(Deadline::NEVER);
+        }
+    }
+
     /// Has it seen to what becomes of creates that got no answer in this session.
     fn settle_doubts_of(self: &Arc<Self>, session: &Arc<Session>) {
         let (core, of_doubt) = (Arc::downgrade(self), Arc::downgrade(session));
         session.owned().on_doubt(move |what| {
             if let (Some(core), Some(session)) = (core.upgrade(), of_doubt.upgrade()) {
                 match what {
-                    OnDoubt::EndSession => {
-                        session.replace();
-                        core.noticed_change();
-                        core.reopen();
-                    }
+                    OnDoubt::EndSession => core.replace(&session),
                     OnDoubt::Look => core.strays.look_in(&session),
                 }
             }
@@ -529,16 +538,22 @@ impl ClientCore {
         }
     }
 
-    /// Opens a session in place of one that was ended because nothing was held in it, for calls to come.
-    fn reopen(self: &Arc<Self>) {
+    /// Ends a session in which nothing is held, and opens another one in its place, for calls to come.
+    fn replace(self: &Arc<Self>, session: &Arc<Session>) {
         let mut slot = self.slot.lock();
-        if slot.closed || std::mem::replace(&mut slot.opening, true) {
-            return;
-        }
+        let is_present = slot.session.as_ref().is_some_and(|one| Arc::ptr_eq(one, session));
+        // Noted before the session has ended: listeners are told of no loss.
+        let opens = is_present && !slot.closed && !std::mem::replace(&mut slot.opening, true);
         drop(slot);
-        let opening = Opening(Arc::clone(self));
-        // Without a thread, the next call tries again.
-        let _ = rt::spawn("zklock-open", move || opening.attempt());
+        session.replace();
+        self.noticed_change();
+        if opens {
+            let opening = Opening(Arc::clone(self));
+            if rt::spawn("zklock-open", move || opening.attempt()).is_err() {
+                // The next call tries again.
+                self.noticed_change();
+            }
+        }
     }
 
     /// Drops the lost sessions that the server has ended.
@@ -612,8 +627,16 @@ impl ClientCore {
             SessionState::Lost => {
                 // If its end was not reported yet, its lease is over.
                 let end = session.as_ref().and_then(|session| session.status().now().ended);
-                let reason = end.unwrap_or(End::Lapsed).into();
-                let details = session.and_then(|session| session.details(reason));
+                let (reason, details) = match end.unwrap_or(End::Lapsed) {
+                    End::Replaced => {
+                        let why = "nothing was held in it, and no other session could be opened";
+                        (LossReason::LeaseExpired, Some(why.to_owned()))
+                    }
+                    end => {
+                        let reason = end.into();
+                        (reason, session.and_then(|session| session.details(reason)))
+                    }
+                };
                 Event::SessionLost { session: id, reason, details }
             }
             SessionState::Closed => Event::Closed,
@@ -698,9 +721,10 @@ impl SessionSlot {
         self.session.as_ref().filter(lives).cloned()
     }
 
-    fn is_replaced(&self) -> bool {
+    /// The present session, if it has ended because nothing was held in it.
+    fn replaced(&self) -> Option<&Arc<Session>> {
         let session = self.session.as_ref();
-        session.is_some_and(|session| session.status().now().ended == Some(End::Replaced))
+        session.filter(|session| session.status().now().ended == Some(End::Replaced))
     }
 
     fn state(&self) -> SessionState {
@@ -708,7 +732,7 @@ impl SessionSlot {
             return SessionState::Closed;
         }
         // Nothing was held in it, and another one is being opened.
-        if self.is_replaced() && self.failure.is_none() {
+        if self.opening && self.failure.is_none() && self.replaced().is_some() {
             return SessionState::Suspended;
         }
         // After a pause of the process, the lease may be over before the end was reported.

@@ -22,10 +22,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Mutex;
 use crate::rt::{self, Deadline};
 
-/// Whether a session that owns nothing is replaced after a create without an answer. Not yet: too many programs may
-/// count on a session that outlives its connections while nothing is held.
-const MAY_BE_REPLACED: bool = false;
-
 /// See the module. It never comes back once it has ended.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -71,8 +67,7 @@ impl Session {
         };
         let connection = ensemble.open(records, waiter, &stop)?;
         let rest = if replaces { connection.info().timeout * 2 } else { Duration::ZERO };
-        let may_be_replaced = MAY_BE_REPLACED && !connection.is_handle();
-        let may_end_from = rt::now().checked_add(rest).filter(|_| may_be_replaced);
+        let may_end_from = rt::now().checked_add(rest).filter(|_| !connection.is_handle());
         let owned = OwnedNodes::new(paths_limit, may_end_from, Arc::clone(&status));
         let verbs = Verbs::new(
             connection,
@@ -199,7 +194,8 @@ impl Session {
         }
     }
 
-    /// Ends the session, in which nothing is held: what may still be carried out of it matters to nobody.
+    /// Ends the session, in which nothing is held. Once the server has confirmed that, nothing of it is carried out any
+    /// more.
     pub(super) fn replace(&self) {
         self.shared.status.note(Notice::Ended(End::Replaced));
         self.verbs.close(End::Replaced, self.verbs.info().timeout * 2);

@@ -56,6 +56,10 @@ struct OwnedState {
     /// How many creates are under way, and those of them whose names others may want, too.
     making: usize,
     named: Vec<Box<str>>,
+    /// How many calls can find out only in this session what has become of a change.
+    needed: usize,
+    /// Nodes may depend on the session that are not known here.
+    may_own_more: bool,
     /// The size of all these, of those that are being created and of those in doubt.
     bytes: usize,
     has_warned: bool,
@@ -155,9 +159,11 @@ impl OwnedNodes {
         }
         match outcome {
             Ok(made) => state.own(&made.path),
-            Err(Fault::ConnectionLoss) if one.kind != DoubtKind::OfTheProgram => {
-                self.doubt(state, one, meant);
+            // The program may find it, and rely on it.
+            Err(Fault::ConnectionLoss) if one.kind == DoubtKind::OfTheProgram => {
+                state.may_own_more = true;
             }
+            Err(Fault::ConnectionLoss) => self.doubt(state, one, meant),
             Err(_) => {}
         }
     }
@@ -168,9 +174,8 @@ impl OwnedNodes {
         one: &NodeInMaking,
         meant: Option<&StillMeant>,
     ) {
-        let owns_nothing = state.live.is_empty() && state.making == 0;
         let may_end = self.may_end_from.is_some_and(|begin| rt::now() >= begin);
-        if !may_end || !owns_nothing {
+        if !may_end || !state.owns_nothing() {
             return self.look_for(state, &one.path, (one.kind, one.bytes), meant);
         }
         state.is_ending = true;
@@ -180,10 +185,19 @@ impl OwnedNodes {
         }
     }
 
-    /// A create is in doubt of a numbered node that outlives the session.
+    /// A create is in doubt of a numbered node that outlives the session: only looks find it.
     pub(super) fn doubt_lasting(&self, path: &str, meant: &StillMeant) {
         let kind = DoubtKind::Numbered;
-        self.look_for(self.state.lock(), path, (kind, 0), Some(meant));
+        let mut state = self.state.lock();
+        state.may_own_more = true;
+        self.look_for(state, path, (kind, 0), Some(meant));
+    }
+
+    /// Until this is dropped, the session is not ended for a doubt: its caller finds out only here what has become
+    /// of a change.
+    pub(crate) fn need(self: &Arc<Self>) -> SessionNeed {
+        self.state.lock().needed += 1;
+        SessionNeed(Arc::clone(self))
     }
 
     fn look_for(
@@ -342,6 +356,11 @@ fn size(path: &str) -> usize {
 }
 
 impl OwnedState {
+    /// Whether nobody misses the session if it ends. What is about to be deleted ends with it.
+    fn owns_nothing(&self) -> bool {
+        self.live.is_empty() && self.making == 0 && self.needed == 0 && !self.may_own_more
+    }
+
     fn own(&mut self, path: &str) {
         if !self.live.contains(path) {
             self.live.insert(path.into());
@@ -358,6 +377,15 @@ impl OwnedState {
 impl fmt::Debug for OwnedNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnedNodes").finish_non_exhaustive()
+    }
+}
+
+/// See [`OwnedNodes::need`].
+pub(crate) struct SessionNeed(Arc<OwnedNodes>);
+
+impl Drop for SessionNeed {
+    fn drop(&mut self) {
+        self.0.state.lock().needed -= 1;
     }
 }
 
@@ -478,6 +506,32 @@ mod tests {
             std::mem::forget(making);
         };
         assert_eq!(told(&under_way), (vec![OnDoubt::Look], true));
+        // The program may find such a node, and rely on it; if it was refused, there is none.
+        let begins = |owned: &Arc<OwnedNodes>| owned.begin("/p", NodeKind::Ephemeral, false);
+        let may_be_found = |owned: &Arc<OwnedNodes>| drop(begins(owned));
+        assert_eq!(told(&may_be_found), (vec![OnDoubt::Look], true));
+        let is_refused = |owned: &Arc<OwnedNodes>| {
+            begins(owned).unwrap().settle(&Err(Fault::NodeExists), None);
+        };
+        assert_eq!(told(&is_refused), (vec![OnDoubt::EndSession], false));
+        let lasts = |owned: &Arc<OwnedNodes>| owned.doubt_lasting("/a/y", &StillMeant::default());
+        assert_eq!(told(&lasts), (vec![OnDoubt::Look], true));
+        let is_needed = |owned: &Arc<OwnedNodes>| std::mem::forget(owned.need());
+        assert_eq!(told(&is_needed), (vec![OnDoubt::Look], true));
+        let was_needed = |owned: &Arc<OwnedNodes>| drop(owned.need());
+        assert_eq!(told(&was_needed), (vec![OnDoubt::EndSession], false));
+    }
+
+    #[test]
+    fn a_session_in_place_of_another_is_not_ended_for_a_doubt_at_once() {
+        for (rest, expected) in [(0, OnDoubt::EndSession), (3_600, OnDoubt::Look)] {
+            let from = rt::now() + Duration::from_secs(rest);
+            let owned = Arc::new(OwnedNodes::new(4_000, Some(from), Arc::default()));
+            let (tell, told) = std::sync::mpsc::channel();
+            owned.on_doubt(move |what| tell.send(what).unwrap());
+            drop(owned.begin("/a/x", NodeKind::Contender, true));
+            assert_eq!(told.try_recv(), Ok(expected));
+        }
     }
 
     #[test]

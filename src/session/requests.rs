@@ -198,7 +198,7 @@ impl Verbs {
     }
 
     /// The ephemeral nodes of the session.
-    pub(crate) fn owned(&self) -> &OwnedNodes {
+    pub(crate) fn owned(&self) -> &Arc<OwnedNodes> {
         &self.owned
     }
 
@@ -582,7 +582,16 @@ impl Verbs {
             }
         }
         let makes_owned = !making.is_empty();
-        let reply = self.ask(|| Request::Transact(steps.to_vec()))?;
+        let reply = self.ask(|| Request::Transact(steps.to_vec()));
+        let refused = match &reply {
+            Ok(Reply::Transacted(Err((_, fault)))) => Some(fault),
+            Ok(_) => None,
+            Err(fault) => Some(fault),
+        };
+        if let Some(fault) = refused {
+            making.iter().for_each(|one| one.settle(&Err(fault.clone()), None));
+        }
+        let reply = reply?;
         let Reply::Transacted(transacted) = reply else { return strange(&reply) };
         if let Ok(done) = &transacted {
             self.note_steps(steps, done, making);

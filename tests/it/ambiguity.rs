@@ -231,6 +231,7 @@ fn s37_a_node_of_an_ended_session_is_not_adopted() {
     skip_without_server!();
     let rig = Rig::with_timeout("s37", Duration::from_secs(3));
     let first = rig.zk.session_id().unwrap();
+    let kept = rig.keep();
     rig.proxy.stall_reply(opcode::CREATE);
     let lock = rig.lock("a");
     // Its parents exist, so that the only create is the contender's.
@@ -246,6 +247,8 @@ fn s37_a_node_of_an_ended_session_is_not_adopted() {
     assert!(!guard.path().ends_with(&ghost));
     rig.assert_adopted("a", &guard, "after the loss");
     guard.unlock().unwrap();
+    assert!(!kept.is_held());
+    drop(kept);
     rig.finish();
 }
 

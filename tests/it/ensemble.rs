@@ -130,14 +130,17 @@ impl Tally<'_> {
     }
 }
 
-/// Runs `harm` during the work of six busy contenders of two clients, while a third client holds
-/// another lock throughout; none may lose its lock or session.
+/// Runs `harm` during the work of six busy contenders of two clients, while these and a third client hold
+/// a lock of their own throughout; none may lose its lock or session.
 fn nobody_loses_anything(test: &str, session: Duration, harm: impl Fn(&Trio, &Tally<'_>)) {
     let trio = Trio::start(test, &Options::default());
     let clients = [(); 3].map(|()| trio.client(session));
     let sessions = clients.each_ref().map(Client::session_id);
-    let held = trio.lock(&clients[2], "held").lock().unwrap();
-    let (token, lost) = (held.fencing_token(), losses(&held));
+    let names = ["held-0", "held-1", "held-2"];
+    let locks = clients.iter().zip(names).map(|(zk, name)| trio.lock(zk, name));
+    let held: Vec<LockGuard> = locks.map(|lock| lock.lock().unwrap()).collect();
+    let tokens: Vec<FencingToken> = held.iter().map(LockGuard::fencing_token).collect();
+    let lost: Vec<_> = held.iter().map(losses).collect();
     let (tally, stop) = (Tally::new(&trio), AtomicBool::new(false));
     thread::scope(|scope| {
         let _at_the_end = Raise(&stop);
@@ -154,11 +157,11 @@ fn nobody_loses_anything(test: &str, session: Duration, harm: impl Fn(&Trio, &Ta
     });
     let rounds = tally.rounds.load(Ordering::SeqCst);
     assert_eq!(tally.shared.load(Ordering::SeqCst), rounds, "a lost update");
-    held.ensure_held().unwrap();
-    assert_eq!(held.fencing_token(), token);
+    held.iter().for_each(|held| held.ensure_held().unwrap());
+    assert_eq!(held.iter().map(LockGuard::fencing_token).collect::<Vec<_>>(), tokens);
     assert_eq!(clients.each_ref().map(Client::session_id), sessions, "a session was lost");
-    held.unlock().unwrap();
-    assert!(lost.recv().is_err(), "on_lost was called");
+    held.into_iter().for_each(|held| held.unlock().unwrap());
+    assert!(lost.iter().all(|lost| lost.recv().is_err()), "on_lost was called");
     println!("{rounds} rounds");
     trio.finish(clients);
 }
@@ -324,6 +327,8 @@ fn s43a_a_create_without_a_reply_is_found_from_another_server() {
     let zk = connect(&hosts, Duration::from_secs(8));
     let lock = trio.lock(&zk, "a");
     lock.lock().unwrap().unlock().unwrap();
+    // Otherwise the client would open another session.
+    let kept = trio.lock(&zk, "kept").lock().unwrap();
     let session = zk.session_id();
     let leader = trio.servers.leader();
     let mut from_a_laggard = 0;
@@ -366,6 +371,7 @@ fn s43a_a_create_without_a_reply_is_found_from_another_server() {
         proxies.iter().for_each(Proxy::pass);
     }
     assert!(from_a_laggard > 0);
+    kept.unlock().unwrap();
     drop(lock);
     trio.finish([zk]);
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use log::LevelFilter;
-use zklock::{Client, ErrorKind, Event, SessionState};
+use zklock::{Client, ErrorKind, Event, LockGuard, SessionState};
 
 use crate::support::logs::{Logs, logs};
 use crate::support::proxy::opcode;
@@ -302,6 +302,14 @@ fn client(liar: &Liar, timeout: Duration) -> Client {
     Client::builder(&liar.hosts()).session_timeout(timeout).connect().expect("a client")
 }
 
+/// Holds something in the client's session, which is then kept over requests without an answer.
+fn keep(zk: &Client, site: &Site) -> LockGuard {
+    let kept = mutex(zk, &site.base, "kept").lock().unwrap();
+    let is_watched = || zk.stats().watches_at_server == Some(1);
+    eventually(LONG, "the watch of what is kept", is_watched);
+    kept
+}
+
 // ----- hostile bytes
 
 /// The client drops the connection, logs it, and goes on with the next one in the same session, so
@@ -313,6 +321,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(10_000));
     let session = zk.session_id();
+    let held = keep(&zk, &site);
     let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
 
@@ -382,6 +391,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
         witness.wait_for_warning(why);
     }
     assert_eq!(lock.contenders().unwrap(), []);
+    held.unlock().unwrap();
     drop(lock);
     site.finish([zk]);
 }
@@ -394,6 +404,7 @@ fn a_reply_that_never_ends_is_not_waited_for() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(6000));
     let session = zk.session_id();
+    let held = keep(&zk, &site);
     let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     let lies: [fn(i32) -> Vec<u8>; 2] = [
@@ -413,6 +424,7 @@ fn a_reply_that_never_ends_is_not_waited_for() {
     assert_eq!(zk.session_id(), session);
     witness.wait_for_warning("no answer for");
     witness.assert_calm();
+    held.unlock().unwrap();
     drop(lock);
     site.finish([zk]);
 }
@@ -424,6 +436,7 @@ fn a_connection_that_is_closed_in_the_middle_of_a_reply_is_made_anew() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(10_000));
     let session = zk.session_id();
+    let held = keep(&zk, &site);
     let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     for kind in [opcode::CREATE, opcode::GET_CHILDREN, opcode::DELETE] {
@@ -439,6 +452,7 @@ fn a_connection_that_is_closed_in_the_middle_of_a_reply_is_made_anew() {
     assert_eq!(lock.contenders().unwrap(), []);
     assert_eq!(zk.session_id(), session);
     witness.assert_calm();
+    held.unlock().unwrap();
     drop(lock);
     site.finish([zk]);
 }
@@ -510,6 +524,7 @@ fn a_flood_takes_no_memory_and_ends() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(6000));
     let session = zk.session_id();
+    let held = keep(&zk, &site);
     let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     let before = peak_memory();
@@ -526,6 +541,7 @@ fn a_flood_takes_no_memory_and_ends() {
     let grown = peak_memory() - before;
     assert!(!alone() || grown < 48 * MIB, "{grown} bytes");
     witness.assert_calm();
+    held.unlock().unwrap();
     drop(lock);
     site.finish([zk]);
 }

@@ -132,6 +132,8 @@ fn s36_a_create_whose_reply_is_lost_is_adopted_under_every_name() {
     for naming in [NodeNaming::Curator, NodeNaming::Kazoo] {
         for count in [1, 3] {
             let (proxy, zk) = site.proxied(Duration::from_secs(4));
+            // Otherwise the client would open another session.
+            let kept = mutex(&zk, &site.base, "kept").lock().unwrap();
             let (lock, shared, permits) = locks(&zk, &site, naming);
             let (reading, writing) = (shared.clone(), shared);
             let calls: [(&str, &dyn Fn() -> zklock::Result<()>); 4] = [
@@ -150,6 +152,7 @@ fn s36_a_create_whose_reply_is_lost_is_adopted_under_every_name() {
                 assert_eq!(site.children(name).len(), 0, "{naming:?} {at}");
                 proxy.pass();
             }
+            kept.unlock().unwrap();
             zk.close();
         }
     }

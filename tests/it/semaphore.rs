@@ -640,6 +640,8 @@ fn s36_a_permit_whose_create_had_no_answer_is_adopted() {
     let (proxy, zk) = site.proxied(Duration::from_secs(4));
     site.raw().create_all(&format!("{}/a", site.base)).unwrap();
     let semaphore = semaphore(&zk, &site, 3);
+    // Otherwise the client would open another session.
+    let kept = mutex(&zk, &site.base, "kept").lock().unwrap();
     for count in [1, 3] {
         proxy.reset_counts();
         proxy.drop_reply_on(opcode::CREATE, "-lease-", count);
@@ -653,6 +655,7 @@ fn s36_a_permit_whose_create_had_no_answer_is_adopted() {
         assert_eq!(site.children("a").len(), 0);
         proxy.pass();
     }
+    kept.unlock().unwrap();
     drop(semaphore);
     site.finish([zk]);
 }

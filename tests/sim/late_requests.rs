@@ -10,9 +10,9 @@ use crate::DistributedLock;
 use crate::rt::schedule::current;
 
 /// Has the connection of the process break when its next request of this kind is at the server.
-fn lose_next(stage: &Stage, role: Role<'_>, on: Operation) {
+fn lose_next(stage: &Stage, role: Role<'_>, on: Operation, when: RequestStage) {
     let mend = stage.habits.latency * 4 + Duration::from_millis(1);
-    let trap = Trap { on, when: RequestStage::Arrived, mend, times: 1 };
+    let trap = Trap { on, when, mend, times: 1 };
     stage.world.act(|world| world.set_trap(role.process, trap));
 }
 
@@ -34,7 +34,7 @@ fn a_contender_that_is_made_late_is_found_and_deleted() {
                 let kept = self.holds.then(|| other.lock());
                 for _ in 0..4 {
                     drop(lock.lock());
-                    lose_next(stage, role, Operation::Create);
+                    lose_next(stage, role, Operation::Create, RequestStage::Arrived);
                     stage.count(lock.lock().is_ok());
                 }
                 // From here on the client asks for nothing by itself.
@@ -65,4 +65,50 @@ fn a_contender_that_is_made_late_is_found_and_deleted() {
         late += run.unwrap_or_else(|why| panic!("seed {seed}: {why}")).late;
     }
     assert!(late > 20, "only {late} requests were carried out late");
+}
+
+/// A client that opens another session, as it owned nothing in the one before, is not in its own way there: neither
+/// by a node whose create had no answer, nor by one whose delete had none.
+#[test]
+fn what_a_replaced_session_has_left_is_not_in_the_way_of_the_next() {
+    // Each of its requests, and what it waits for, takes up to two latencies.
+    fn has_time(stage: &Stage) -> bool {
+        stage.habits.connect_timeout > stage.habits.latency * 40
+    }
+    #[derive(Default)]
+    struct Alone {
+        replaced: AtomicU64,
+    }
+    impl Play for Alone {
+        fn act(&self, stage: &Stage, role: Role<'_>) {
+            let Some(schedule) = current() else { return };
+            let lock = DistributedLock::new(role.client, "/locks", "one");
+            for _ in 0..6 {
+                let session = role.client.session_id();
+                let lost = [Operation::Create, Operation::Create, Operation::Delete];
+                lose_next(stage, role, lost[schedule.below(lost.len())], RequestStage::Done);
+                match lock.try_lock() {
+                    Ok(Some(guard)) => drop(guard),
+                    Ok(None) if has_time(stage) => {
+                        stage.accuse("nobody else wants the lock".to_owned());
+                    }
+                    Err(error) if has_time(stage) => stage.accuse(format!("no lock: {error}")),
+                    Ok(None) | Err(_) => {}
+                }
+                if role.client.session_id() != session {
+                    self.replaced.fetch_add(1, Ordering::Relaxed);
+                }
+                let pause = stage.habits.session_timeout * [0, 3][schedule.below(2)];
+                schedule.pause(pause);
+            }
+        }
+    }
+    let mut replaced = 0;
+    for seed in 0..150 {
+        let play = Arc::new(Alone::default());
+        let run = harness::perform_in_peace(seed, vec![1], Arc::clone(&play) as Arc<dyn Play>);
+        run.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        replaced += play.replaced.load(Ordering::Relaxed);
+    }
+    assert!(replaced > 150, "only {replaced} sessions were replaced");
 }

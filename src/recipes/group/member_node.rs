@@ -163,6 +163,11 @@ impl MemberNode {
                 leave(self.stand(Arc::clone(session), stat.czxid), &Wait::FOREVER).map(drop)
             }
             Ok(Ok(_)) | Err(Stop::SessionEnded(End::Expired)) => Ok(()),
+            // The client itself has it ended.
+            Err(Stop::SessionEnded(End::Replaced)) => {
+                let over = call.wait_for(|| session.status().now().over);
+                over.map_err(|stop| JOIN.stopped(stop, &call, &self.path))
+            }
             Ok(Err(fault)) => {
                 let purpose = Purpose::to_change("leave the group", "READ on the group's node");
                 Err(self.target.refused(&fault, purpose))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use std::{fmt, mem};
 
 use super::member_node::{Joined, MemberNode, leave};
+use crate::connection_notice::End;
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
 use crate::contend::wait_until_lost::Lost;
@@ -508,6 +509,11 @@ impl SharedMembership {
     }
 }
 
+/// Whether it is known what has become of the node. A session that was replaced takes it along only when it is over.
 fn has_ended(session: &Session) -> bool {
-    session.status().now().ended.is_some()
+    let phase = session.status().now();
+    match phase.ended {
+        Some(End::Replaced) => phase.over,
+        ended => ended.is_some(),
+    }
 }
