@@ -179,7 +179,7 @@ impl Tree {
             return Err(Fault::NodeExists);
         }
         if parent.owner != 0 {
-            return Err(Fault::Refused("ephemeral nodes have no children".to_owned()));
+            return Err(Fault::BelowEphemeral);
         }
         let owner = match kind {
             NodeKind::Ephemeral
