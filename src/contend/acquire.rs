@@ -641,7 +641,9 @@ impl Attempt<'_> {
     ) -> Result<Input, Stop> {
         let own = successor.as_ref().map(|own| &own.name);
         let is_wanted = |name: &str| names.iter().chain(own).any(|wanted| wanted == name);
-        self.watched.keep(session.status().now().connection, is_wanted);
+        // Whether one contends whose name does not tell is asked with the watch, for each own node anew.
+        let is_kept = |name: &str| is_wanted(name) && !is_uncertain(name);
+        self.watched.keep(session.status().now().connection, is_kept);
         // The own node last: whatever of the others is gone by their answers, it stood after that.
         let to_watch = names.iter().chain(own).filter(|name| !self.watched.contains(name));
         let to_watch: Vec<String> = to_watch.cloned().collect();

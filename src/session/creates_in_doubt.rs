@@ -71,6 +71,11 @@ struct CreateInDoubt {
 }
 
 impl CreatesInDoubt {
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }

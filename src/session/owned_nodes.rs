@@ -312,6 +312,11 @@ impl OwnedNodes {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn doubts(&self) -> usize {
+        self.state.lock().doubts.count()
+    }
+
     /// The parents to look at now.
     pub(super) fn due(&self, now: Instant, timeout: Duration) -> Vec<String> {
         self.state.lock().doubts.due(now, self.status.now().connection, timeout)

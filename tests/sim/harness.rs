@@ -61,6 +61,8 @@ pub(super) struct Tally {
 pub(super) struct Stage {
     pub(super) world: Arc<World>,
     pub(super) habits: Habits,
+    /// How many times as long as others the play may last.
+    times: u32,
     /// When the last fault is over.
     pub(super) calm: Duration,
     /// Whether strangers create nodes below others, which then cannot be deleted.
@@ -95,6 +97,15 @@ pub(super) fn perform_with_late_requests(
     perform_with(seed, false, Some(Faults::LateRequests), |_| (actors, play))
 }
 
+/// The same, of a play that lasts for hours.
+pub(super) fn perform_for_hours_with_late_requests(
+    seed: u64,
+    actors: Vec<usize>,
+    play: Arc<dyn Play>,
+) -> Result<Tally, String> {
+    perform_with(seed, false, Some(Faults::LateRequestsForHours), |_| (actors, play))
+}
+
 /// Performs a play without any faults.
 pub(super) fn perform_in_peace(
     seed: u64,
@@ -108,6 +119,7 @@ pub(super) fn perform_in_peace(
 enum Faults {
     Planned,
     LateRequests,
+    LateRequestsForHours,
 }
 
 fn perform_with(
@@ -125,11 +137,14 @@ fn perform_with(
         schedule.say(&format!("{:#?} {faults:#?}", plan.habits));
     }
     schedule.set_lag(plan.lag);
-    let late = (with == Some(Faults::LateRequests)).then_some(plan.habits.session_timeout * 3);
+    let lasts_hours = with == Some(Faults::LateRequestsForHours);
+    let is_late = lasts_hours || with == Some(Faults::LateRequests);
+    let late = is_late.then_some(plan.habits.session_timeout * 3);
     let habits = Habits { reminds: false, late, ..plan.habits };
     let stage = Arc::new(Stage {
         world: World::new(habits),
         habits,
+        times: if lasts_hours { 40 } else { 1 },
         calm: plan.calm,
         littered: faults.iter().any(|(_, fault)| matches!(fault, PlannedFault::Litter { .. })),
         state: Mutex::default(),
@@ -274,7 +289,8 @@ impl Stage {
     }
 
     fn run(&self, schedule: &Schedule, play: &dyn Play) -> Result<(), String> {
-        let patience = self.calm + self.habits.session_timeout * 400;
+        let patience = self.calm + self.habits.session_timeout * 400 * self.times;
+        let most_steps = MOST_STEPS * u64::from(self.times);
         for step in 1.. {
             match schedule.step() {
                 Ok(()) => {}
@@ -289,7 +305,7 @@ impl Stage {
             if let Some(violation) = state.violation.take() {
                 return Err(violation);
             }
-            if step > MOST_STEPS || (schedule.time() > patience && !state.over) {
+            if step > most_steps || (schedule.time() > patience && !state.over) {
                 let (time, names) = (schedule.time(), schedule.names());
                 return Err(format!("not done after {step} steps and {time:.1?}: {names:?}"));
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::harness::{self, Play, Role, Stage};
 use super::world::{Operation, RequestStage, Trap};
 use crate::DistributedLock;
+use crate::LockGuard;
 use crate::rt::schedule::current;
 
 /// Has the connection of the process break when its next request of this kind is at the server.
@@ -111,4 +112,88 @@ fn what_a_replaced_session_has_left_is_not_in_the_way_of_the_next() {
         replaced += play.replaced.load(Ordering::Relaxed);
     }
     assert!(replaced > 150, "only {replaced} sessions were replaced");
+}
+
+/// For two hours, a connection is lost with a create under way at least each third of the session timeout. What is
+/// remembered of that, and what is asked because of it, does not grow; and nothing is deleted that somebody relies on.
+#[test]
+fn two_hours_of_lost_creates_grow_nothing_and_cost_no_hold() {
+    const HOURS: Duration = Duration::from_secs(2 * 3_600);
+    const THREADS: usize = 4;
+    #[derive(Default)]
+    struct Flapping {
+        most_doubts: AtomicU64,
+        losses: AtomicU64,
+        early: AtomicU64,
+        late: AtomicU64,
+    }
+    impl Flapping {
+        fn check(&self, stage: &Stage, guard: &LockGuard) {
+            if guard.is_held() && !stage.world.look(|world| world.contains(guard.path())) {
+                stage.accuse(format!("{} is gone, and its guard holds", guard.path()));
+            }
+        }
+    }
+    impl Play for Flapping {
+        fn act(&self, stage: &Stage, role: Role<'_>) {
+            let Some(schedule) = current() else { return };
+            let timeout = stage.habits.session_timeout;
+            if role.number == 0 {
+                let kept = DistributedLock::new(role.client, "/locks", "kept").lock();
+                let lists =
+                    |stage: &Stage| stage.world.look(|world| world.asked(Operation::Children));
+                let (mut half, mut at_half) = (0, 0);
+                while schedule.time() < HOURS {
+                    lose_next(stage, role, Operation::Create, RequestStage::Arrived);
+                    self.losses.fetch_add(1, Ordering::Relaxed);
+                    schedule.pause(timeout / 3);
+                    if let Some(session) = role.client.core().present_session() {
+                        self.most_doubts
+                            .fetch_max(session.owned().doubts() as u64, Ordering::Relaxed);
+                    }
+                    if let Ok(kept) = &kept {
+                        self.check(stage, kept);
+                    }
+                    if half == 0 && schedule.time() > HOURS / 2 {
+                        (half, at_half) = (lists(stage), lists(stage));
+                    }
+                }
+                self.early.store(at_half, Ordering::Relaxed);
+                self.late.store(lists(stage) - at_half, Ordering::Relaxed);
+                return;
+            }
+            let name = ["one", "two"][role.number % 2];
+            let lock = DistributedLock::new(role.client, "/locks", name);
+            while schedule.time() < HOURS {
+                if let Ok(Some(guard)) = lock.try_lock_for(timeout * 2) {
+                    stage.count(true);
+                    schedule.pause(timeout / 7);
+                    self.check(stage, &guard);
+                }
+                schedule.pause(timeout / 5);
+            }
+        }
+    }
+    for seed in 1..2 {
+        let play = Arc::new(Flapping::default());
+        let acted = Arc::clone(&play) as Arc<dyn Play>;
+        let run = harness::perform_for_hours_with_late_requests(seed, vec![THREADS], acted);
+        let tally = run.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let (early, late) = (count(&play.early), count(&play.late));
+        println!(
+            "seed {seed}: {} losses, {} requests carried out late, {} holds, at most {} creates in doubt; {early} and \
+             {late} lists in the two hours",
+            count(&play.losses),
+            tally.late,
+            tally.deeds,
+            count(&play.most_doubts),
+        );
+        assert!(tally.late > 100, "only {} requests were carried out late", tally.late);
+        assert!(count(&play.most_doubts) <= 2_000, "{} creates in doubt", count(&play.most_doubts));
+        assert!(
+            late < early * 3 / 2 + 100,
+            "{early} lists in the first hour, {late} in the second"
+        );
+    }
 }
