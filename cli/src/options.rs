@@ -163,7 +163,7 @@ pub(crate) enum Action {
     /// Print each change of a lock's holders
     Watch(Watch),
     /// Exit with 0 if a lock is held, 1 if it is free, 69 if not known
-    Test(OneLock),
+    Test(Test),
     /// Wait until a lock is free, without taking it
     Wait(WaitFor),
     /// Show the locks at and below a path, live
@@ -177,7 +177,8 @@ pub(crate) enum Action {
     Deadlocks(Deadlocks),
     /// Check locks in one line, as a monitoring plugin
     ///
-    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, or a holder that does not tell since when), 2 if a limit is exceeded or there is a
+    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, a holder that does not tell since when, or another
+    /// program's contender that may hold the lock, too), 2 if a limit is exceeded or there is a
     /// deadlock, 3 if that is not known
     Check(Check),
     /// Serve a page, JSON and metrics of the locks, by HTTP
@@ -251,6 +252,15 @@ pub(crate) struct OneLock {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Test {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+    /// Exit with 125 if there is no such node, as after a typing error
+    #[arg(long)]
+    pub(crate) must_exist: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Watch {
     /// Name below --base, or absolute path
     pub(crate) lock: String,
@@ -313,6 +323,14 @@ pub(crate) struct Check {
     /// No deadlock below the locks' base paths
     #[arg(long)]
     pub(crate) no_deadlock: bool,
+    /// It is critical if a lock's node does not exist
+    #[arg(long)]
+    pub(crate) must_exist: bool,
+    /// Kazoo's locks have no extra_lock_patterns
+    ///
+    /// So one that may hold beside other programs' holders is critical, not a warning
+    #[arg(long)]
+    pub(crate) kazoo_as_it_comes: bool,
 }
 
 #[derive(Args, Debug)]
@@ -344,6 +362,9 @@ pub(crate) struct WaitFor {
     /// Wait at most this long, then exit with 124
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
+    /// Exit with 125 if there is no such node, as after a typing error
+    #[arg(long)]
+    pub(crate) must_exist: bool,
 }
 
 #[derive(Args, Debug)]

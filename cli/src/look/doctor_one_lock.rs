@@ -8,6 +8,8 @@ use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
 use super::contender_json_and_kinds::is_orphan;
 use super::doctor_clock::make_and_delete;
 use super::findings::Level;
+use super::may_hold_too::why_and_what_to_do;
+use super::path_without_contenders::{NO_SUCH_NODE, PathWithoutContenders};
 use crate::connect::Lock;
 use crate::contenders_in_words::{
     CLOCKS_AGREE, lasting, lock_of_room, node, quoted, what_releases, who,
@@ -31,10 +33,15 @@ pub(super) fn look_at_lock(
 ) -> Result<Vec<(Level, String)>, Failure> {
     let znode = client.znode(&lock.path);
     let Some(names) = znode.children()? else {
-        let text = "its node does not exist: nobody has used it, or it was removed when idle";
-        return Ok(vec![(Level::Ok, text.to_owned())]);
+        return Ok(vec![(Level::Ok, NO_SUCH_NODE.to_owned())]);
     };
     let all = DistributedLock::new(client, &lock.base, &lock.name).contenders()?;
+    if all.is_empty() {
+        let without = PathWithoutContenders::at(client, &lock.path)?;
+        if let Some(node) = without.leader_node() {
+            return Ok(vec![(Level::Warning, node.in_words())]);
+        }
+    }
     let holders = all.iter().filter(|one| one.holds).count();
     let count = match all.first().map(|first| (first, lock_of_room(first))) {
         Some((first, Some(of))) => {
@@ -55,6 +62,8 @@ pub(super) fn look_at_lock(
     }
     found.extend(all.iter().filter_map(|one| in_maintenance(one, now)));
     found.extend(in_contenders(&lock.path, &all));
+    let too = all.iter().filter(|one| one.may_hold_too());
+    found.extend(too.map(|one| (Level::Warning, why_and_what_to_do(one, &all))));
     // Contenders come and go: what was there before and after the list, and is not in it, is none.
     let known: HashSet<&str> = all.iter().map(node).collect();
     let still: HashSet<String> = znode.children()?.unwrap_or_default().into_iter().collect();

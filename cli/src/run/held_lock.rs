@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use zklock::{
     Cancel, Client, Contender, ContenderKind, DistributedLock, DistributedRwLock,
-    DistributedSemaphore, Error, FencingToken, Hold, LeaderElection, Leadership, LockGuard,
-    LossReason, MultiGuard, MultiLock, Permit, ReadGuard, WriteGuard,
+    DistributedSemaphore, Error, ErrorKind, FencingToken, Hold, LeaderElection, Leadership,
+    LockGuard, LossReason, MultiGuard, MultiLock, Permit, ReadGuard, WriteGuard,
 };
 
 use super::run_settings::{Mode, RunSettings};
 use crate::connect::Lock;
 use crate::contenders_in_words;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
+use crate::look::path_without_contenders::LeaderNode;
 
 /// Names, in a command's environment, the nodes of what the zklocks around it hold, one a line.
 pub(super) const HELD: &str = "ZKLOCK_HELD";
@@ -258,6 +259,18 @@ pub(super) fn others(client: &Client, settings: &RunSettings) -> String {
         Some((lock, by)) if lock.path != settings.lock.path => format!("{} is {by}", lock.path),
         Some((_, by)) => by,
         None => "others held it a moment ago".to_owned(),
+    }
+}
+
+/// Why it was not acquired. The node of another program's leader at a lock's path excludes a holder, as a contender does.
+pub(super) fn not_acquired(client: &Client, settings: &RunSettings, error: Error) -> Failure {
+    if error.kind() != ErrorKind::Conflict {
+        return error.into();
+    }
+    let mut each = settings.locks().map(|lock| LeaderNode::in_the_way(client, &lock.path));
+    match each.find_map(|found| found.ok().flatten()) {
+        Some(why) => Failure::new(Exit::Conflict(settings.how_to_wait.conflict_exit_code), why),
+        None => error.into(),
     }
 }
 

@@ -205,7 +205,13 @@ impl Attempt<'_> {
                 }
                 return self.waiting.end().ok_or(failure);
             }
-            Err(error) => return self.not_run(error.into()),
+            Err(error) => {
+                let failure = held_lock::not_acquired(client, settings, error);
+                if failure.exit.code() == 0 {
+                    self.supervisor.manager.not_needed();
+                }
+                return self.not_run(failure);
+            }
         };
         self.supervisor.stays_until = settings.hold_at_least.map(|time| after(now(), time));
         if settings.is_verbose {

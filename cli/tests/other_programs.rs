@@ -1,0 +1,260 @@
+//! Lock paths with nodes of other programs, named as these name them, on a real server.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod site;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use zklock::{DistributedLock, NodeNaming};
+
+use self::raw::{Kind, Raw};
+use self::site::Site;
+
+#[path = "../../tests/it/support/raw.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod raw;
+
+const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+const HEX: &str = "0f8fad5bd9cb469fa16570867728950e";
+
+impl Site {
+    /// A session of another program.
+    fn raw(&self) -> Raw {
+        Raw::connect(self.server.hosts(), Duration::from_secs(60)).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let (_, out, err) = self.zklock(&[&["--json"], arguments].concat());
+        serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"))
+    }
+
+    /// The lines that it prints, each as its cells.
+    fn rows(&self, arguments: &[&str]) -> Vec<Vec<String>> {
+        let (code, out, err) = self.zklock(arguments);
+        assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
+        out.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+    }
+}
+
+fn session(of: &Raw) -> String {
+    format!("{:#x}", of.session())
+}
+
+/// Creates a sequential node of the session below a lock's node, which is made.
+fn contender(raw: &mut Raw, lock: &str, name: &str, data: &[u8]) -> String {
+    raw.create_all(lock).unwrap();
+    raw.create(&format!("{lock}/{name}"), data, Kind::EphemeralSequential).unwrap()
+}
+
+#[test]
+fn a_contender_of_another_recipe_is_shown_with_its_name() {
+    let site = Site::new();
+    let mut raw = site.raw();
+    for (lock, name, kind, recipe) in [
+        ("spark", format!("_c_{UUID}-latch-"), "other (latch)", "latch"),
+        ("accumulo", format!("zlock#{UUID}#"), "other (zlock)", "zlock"),
+        ("aiozk", format!("lock-{HEX}-"), "mutex", "lock"),
+        ("kazoo", format!("{HEX}__lock__"), "mutex", "lock"),
+    ] {
+        let path = format!("/locks/{lock}");
+        let node = contender(&mut raw, &path, &name, b"web9");
+        let rows = site.rows(&["show", lock]);
+        assert_eq!(rows[0], [format!("{path}  mutex: held by 1, waited for by 0")]);
+        assert_eq!(rows[1][..3], ["holds", kind, "web9"]);
+        assert_eq!(rows[1][5], session(&raw));
+        let shown = &site.json(&["show", lock])["contenders"][0];
+        let word = kind.split(' ').next().unwrap();
+        assert_eq!((&shown["kind"], &shown["recipe"]), (&word.into(), &recipe.into()));
+        assert_eq!(shown["may_hold_too"], false);
+        assert_eq!(shown["node"], node.as_str());
+        let listed = site.rows(&["ls", &path]);
+        assert_eq!(listed[0][..3], [&*path, kind, "web9"]);
+    }
+}
+
+/// Kazoo ignores our node, which is ahead of its own.
+#[test]
+fn who_may_hold_beside_the_holder_is_told() {
+    let site = Site::new();
+    let lock = DistributedLock::new(&site.zk, "/locks", "a").data("ours");
+    let guard = lock.lock().unwrap();
+    let mut raw = site.raw();
+    let other = raw.create(&format!("/locks/a/{HEX}__lock__"), b"kazoo", Kind::EphemeralSequential);
+    let other = other.unwrap();
+    let rows = site.rows(&["show", "a"]);
+    assert_eq!(rows[0], ["/locks/a  mutex: held by 1, waited for by 0, 1 may hold it too"]);
+    assert_eq!(rows[2][..3], ["may hold", "mutex", "kazoo"]);
+    assert_eq!(site.json(&["show", "a"])["contenders"][1]["may_hold_too"], true);
+    let (_, out, _) = site.zklock(&["graph"]);
+    assert!(out.contains("\n  may hold it too: kazoo") && !out.contains("<-"), "{out}");
+    let (_, out, _) = site.zklock(&["graph", "--dot"]);
+    assert!(out.contains("\\n0 wait, 1 may hold it too\""), "{out}");
+    let warning = "ZKLOCK WARNING - /locks/a: kazoo (node ";
+    for (options, code, begin) in [
+        (&["check", "a"][..], 1, warning),
+        (&["check", "a", "--kazoo-as-it-comes"], 2, "ZKLOCK CRITICAL - /locks/a: kazoo (node "),
+    ] {
+        let (found, out, _) = site.zklock(options);
+        assert_eq!(found, code, "{out}");
+        assert!(out.starts_with(begin) && out.contains("may hold it too: kazoo ignores"), "{out}");
+    }
+    let (code, out, _) = site.zklock(&["doctor", "a"]);
+    assert_eq!(code, 0, "{out}");
+    let (_, line) = out.split_once("warning  /locks/a: kazoo (node ").unwrap();
+    let line = line.lines().next().unwrap();
+    for part in ["extra_lock_patterns", "run --kazoo", "NodeNaming::Kazoo"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    raw.delete(&other).unwrap();
+    assert_eq!(site.zklock(&["check", "a"]).0, 0);
+    // Both respect each other with kazoo's names; a latch waits for no other node.
+    guard.unlock().unwrap();
+    let guard = lock.naming(NodeNaming::Kazoo).lock().unwrap();
+    contender(&mut raw, "/locks/a", &format!("{HEX}__lock__"), b"");
+    assert_eq!(site.rows(&["show", "a"])[2][0], "behind 1");
+    assert_eq!(site.zklock(&["check", "a", "--kazoo-as-it-comes"]).0, 0);
+    contender(&mut raw, "/locks/a", &format!("_c_{UUID}-latch-"), b"");
+    assert_eq!(site.rows(&["show", "a"])[3][0], "may hold");
+    let (code, out, _) = site.zklock(&["check", "a", "--kazoo-as-it-comes"]);
+    assert!(code == 1 && out.contains("LeaderLatch waits for other latches only"), "{out}");
+    guard.unlock().unwrap();
+}
+
+/// Patroni's leader: an ephemeral node, which only its creator makes.
+#[test]
+fn a_leader_s_node_without_a_number_is_never_free() {
+    let site = Site::new();
+    let mut raw = site.raw();
+    raw.create_all("/service/x/members").unwrap();
+    raw.create("/service/x/leader", b"n1", Kind::Ephemeral).unwrap();
+    let is_said = |text: &str| {
+        let begin = format!("ephemeral node of session {}, since ", session(&raw));
+        let end = ", data \"n1\": not a lock of a queue; its owner leads";
+        assert!(text.contains(&begin) && text.contains(end), "{text}");
+    };
+    for path in ["/service/x/leader", "/service/x"] {
+        let (code, out, _) = site.zklock(&["show", path]);
+        assert_eq!(code, 0);
+        is_said(&out);
+        assert!(out.starts_with(&format!("{path}  ")) && !out.contains("free"), "{out}");
+        let (code, out, _) = site.zklock(&["check", path, "--must-exist"]);
+        assert_eq!(code, 0, "{out}");
+        is_said(&out);
+        assert_eq!(site.zklock(&["check", path, "--max-held", "0"]).0, 2);
+        let (code, _, err) = site.zklock(&["test", "-v", path]);
+        assert_eq!(code, 0);
+        is_said(&err);
+        assert_eq!(site.zklock(&["test", path]), (0, String::new(), String::new()));
+        assert_eq!(site.json(&["test", path])["held"], true);
+        assert_eq!(site.zklock(&["leader", path]), (0, "n1\n".to_owned(), String::new()));
+        let (_, out, _) = site.zklock(&["doctor", path]);
+        is_said(out.lines().find(|line| line.starts_with("warning  /service/x")).unwrap());
+        let (code, _, err) = site.zklock(&["wait", path, "-w", "1s"]);
+        assert_eq!(code, 124, "{err}");
+        is_said(&err);
+        let shown = site.json(&["show", path]);
+        assert_eq!(shown["leader_node"]["node"], "/service/x/leader");
+        assert_eq!(shown["leader_node"]["data"], "n1");
+        assert_eq!(shown["exists"], true);
+    }
+    // Nothing is made, and nothing is run.
+    for arguments in [
+        &["run", "/service/x/leader", "echo", "ran"][..],
+        &["run", "-n", "-s", "/service/x/leader", "echo", "ran"],
+        &["run", "--permits", "2", "/service/x/leader", "echo", "ran"],
+        &["run", "--also", "/service/x/leader", "a", "echo", "ran"],
+        &["lead", "/service/x/leader", "echo", "ran"],
+        &["hold", "/service/x/leader", "-r", "x", "--no-end"],
+        &["hold", "/service/x/leader", "-r", "x", "--no-end", "--no-wait"],
+    ] {
+        let (code, out, err) = site.zklock(arguments);
+        assert_eq!((code, out.as_str()), (124, ""), "{arguments:?}: {err}");
+        is_said(&err);
+    }
+    let (code, _, err) = site.zklock(&["run", "/service/x/leader/a", "echo", "ran"]);
+    assert!(code == 124 && err.contains("/service/x/leader above it: "), "{err}");
+    let (code, out, err) = site.zklock(&["run", "-E", "0", "/service/x/leader", "echo", "ran"]);
+    assert_eq!((code, out.as_str()), (0, ""));
+    is_said(&err);
+    // It is waited for.
+    let waiter = site.command(&["-vv", "wait", "/service/x/leader"]).stderr(Stdio::piped()).spawn();
+    let mut waiter = Listened::to(waiter.unwrap());
+    waiter.until("");
+    raw.delete("/service/x/leader").unwrap();
+    assert_eq!(waiter.end().0, 0);
+    assert_eq!(site.zklock(&["leader", "/service/x/leader"]).0, 1);
+}
+
+#[test]
+fn a_path_that_is_not_there_is_not_said_to_be_free() {
+    let site = Site::new();
+    let says = |text: &str| text.contains("no such node: nobody holds it, and nobody has yet");
+    let (code, out, err) = site.zklock(&["show", "nigthly"]);
+    assert!(code == 0 && out.starts_with("/locks/nigthly  no such node") && says(&out), "{out}");
+    assert_eq!(err, "");
+    let (code, out, _) = site.zklock(&["check", "nigthly"]);
+    assert!(code == 0 && out.starts_with("ZKLOCK OK - ") && says(&out), "{out}");
+    let (code, _, err) = site.zklock(&["test", "nigthly"]);
+    assert!(code == 1 && says(&err), "{err}");
+    let (code, _, err) = site.zklock(&["wait", "nigthly"]);
+    assert!(code == 0 && says(&err), "{err}");
+    let shown = site.json(&["show", "nigthly"]);
+    assert_eq!((&shown["exists"], &shown["kind"]), (&false.into(), &Value::Null));
+    for (arguments, code) in
+        [(["check", "nigthly"], 2), (["test", "nigthly"], 125), (["wait", "nigthly"], 125)]
+    {
+        let (found, out, err) = site.zklock(&[&arguments[..], &["--must-exist"]].concat());
+        assert_eq!(found, code, "{arguments:?}");
+        assert!(says(&out) || says(&err), "{out}{err}");
+    }
+    site.raw().create_all("/locks/nigthly").unwrap();
+    for (arguments, code) in
+        [(["check", "nigthly"], 0), (["test", "nigthly"], 1), (["wait", "nigthly"], 0)]
+    {
+        let (found, _, err) = site.zklock(&[&arguments[..], &["--must-exist"]].concat());
+        assert_eq!((found, err.as_str()), (code, ""), "{arguments:?}");
+    }
+    assert_eq!(site.zklock(&["show", "nigthly"]).1, "/locks/nigthly  free\n");
+}
+
+/// A process of which the lines on standard error are read.
+struct Listened {
+    child: Child,
+    lines: BufReader<std::process::ChildStderr>,
+}
+
+impl Drop for Listened {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Listened {
+    fn to(mut child: Child) -> Listened {
+        let lines = BufReader::new(child.stderr.take().unwrap());
+        Listened { child, lines }
+    }
+
+    /// Waits for a line with this text.
+    fn until(&mut self, text: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "no line with {text:?}");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// The exit code, and what else it says.
+    fn end(mut self) -> (i32, String) {
+        let mut said = String::new();
+        self.lines.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code().unwrap(), said)
+    }
+}
