@@ -181,6 +181,15 @@ impl Contender {
         self.told.may_hold_too
     }
 
+    /// Returns whether its node's name is to the letter that of a [recipe that is known](ContenderKind): then it contends
+    /// whether or not it belongs to a session, and is waited for whatever
+    /// [`foreign_contenders`](crate::ClientBuilder::foreign_contenders) says.
+    ///
+    /// Others contend only while their session lives.
+    pub fn is_of_a_known_recipe(&self) -> bool {
+        Ticket::parse(path::last(&self.path)).is_some_and(|ticket| ticket.is_certain())
+    }
+
     /// Returns what its node's name says of its recipe, such as `lock`, `latch` or `LOCK-SHARED`.
     ///
     /// For people: what stands in the name besides a guid and the sequence number.
