@@ -451,6 +451,11 @@ pub(crate) struct Break {
     /// Do not ask for the lock's name on the terminal
     #[arg(short, long)]
     pub(crate) yes: bool,
+    /// With --node: also a node with a number that contends for nothing
+    ///
+    /// It belongs to no session, and has no recipe's name, so it may be anything
+    #[arg(long, requires = "node")]
+    pub(crate) force: bool,
 }
 
 #[derive(Args, Debug)]

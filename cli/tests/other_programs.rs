@@ -258,3 +258,38 @@ impl Listened {
         (self.child.wait().unwrap().code().unwrap(), said)
     }
 }
+
+#[test]
+fn a_node_that_contends_for_nothing_is_deleted_only_by_force() {
+    let site = Site::new();
+    let mut raw = site.raw();
+    raw.create_all("/locks/a").unwrap();
+    let lasting = raw.create("/locks/a/job-", b"", Kind::PersistentSequential).unwrap();
+    let number = lasting[lasting.len() - 10..].to_owned();
+    let word = "belongs to no session and has no recipe's name, so nobody waits for it";
+    for node in [&*number, &lasting] {
+        let (code, _, err) = site.zklock(&["break", "a", "--node", node, "--yes"]);
+        assert!(code == 64 && err.contains(word) && err.contains("--force"), "{err}");
+    }
+    let (code, _, err) = site.zklock(&["break", "a", "--node", &number, "--force"]);
+    assert!(code == 64 && err.contains("nobody can confirm this at a terminal"), "{err}");
+    assert!(raw.exists(&lasting).unwrap().is_some());
+    let (code, _, err) = site.zklock(&["break", "a", "--node", &number, "--force", "--yes"]);
+    assert_eq!((code, err), (0, format!("zklock: a: {lasting} was deleted\n")));
+    assert!(raw.exists(&lasting).unwrap().is_none());
+    // Nothing else is.
+    raw.create("/locks/a/config", b"", Kind::Persistent).unwrap();
+    for node in ["config", "0000000099", "x"] {
+        let options = ["break", "a", "--force", "--yes", "--node", node];
+        let none = "zklock: a: no contender is like that; see zklock show\n";
+        assert_eq!(site.zklock(&options), (1, String::new(), none.to_owned()), "{node}");
+    }
+    // An orphan of a recipe to the letter contends, and so does a session's node.
+    let orphan = format!("/locks/a/_c_{UUID}-lock-0000000007");
+    raw.create(&orphan, b"", Kind::Persistent).unwrap();
+    assert_eq!(site.zklock(&["break", "a", "--node", "0000000007", "--yes"]).0, 0);
+    assert!(raw.exists(&orphan).unwrap().is_none());
+    let worker = contender(&mut raw, "/locks/a", "worker-", b"w1");
+    assert_eq!(site.zklock(&["break", "a", "--node", &worker, "--yes"]).0, 0);
+    assert!(raw.exists(&worker).unwrap().is_none());
+}

@@ -20,7 +20,7 @@ pub(crate) fn lock_at(global: &Global, lock: &Lock) -> Result<DistributedRwLock,
 }
 
 /// The same on this client.
-pub(super) fn lock_on(client: &Client, lock: &Lock) -> DistributedRwLock {
+pub(crate) fn lock_on(client: &Client, lock: &Lock) -> DistributedRwLock {
     DistributedRwLock::new(client, &lock.base, &lock.name)
 }
 
