@@ -537,6 +537,12 @@ pub(crate) struct HowToWait {
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     #[arg(help_heading = group(WAITING))]
     pub(crate) wait: Option<Duration>,
+    /// Do not wait for nodes of unknown recipes whose names begin so
+    ///
+    /// May be repeated. For nodes with numbers that are no contenders, such as registrations. All who use the lock need
+    /// the same; those of recipes that zklock knows are waited for all the same
+    #[arg(long, value_name = "PREFIX", help_heading = group(WAITING), hide_short_help = true)]
+    pub(crate) ignore: Vec<String>,
     /// Exit with this, not 124, if held
     ///
     /// The exit code if others hold it; with 0 nothing is said

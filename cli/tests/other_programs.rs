@@ -293,3 +293,66 @@ fn a_node_that_contends_for_nothing_is_deleted_only_by_force() {
     assert_eq!(site.zklock(&["break", "a", "--node", &worker, "--yes"]).0, 0);
     assert!(raw.exists(&worker).unwrap().is_none());
 }
+
+/// Starts a command, and hears what it says.
+fn listen(site: &Site, arguments: &[&str]) -> Listened {
+    let mut command = site.command(arguments);
+    Listened::to(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+#[test]
+fn a_wait_behind_an_unknown_recipe_is_told_and_may_be_passed() {
+    let site = Site::new();
+    let mut raw = site.raw();
+    let made = contender(&mut raw, "/locks/a", "worker-", b"web9:80");
+    let mut waiter = listen(&site, &["-v", "run", "a", "true"]);
+    let line = waiter.until("which is not of zklock or a recipe that it knows");
+    assert!(line.contains(&made) && line.contains("web9:80"), "{line}");
+    assert!(line.contains(&format!("of session {}, made ", session(&raw))), "{line}");
+    for wait in [&["-n"][..], &["-w", "100ms"]] {
+        let (code, out, err) = site.zklock(&[&["run"], wait, &["a", "echo", "ran"]].concat());
+        assert_eq!((code, out.as_str()), (124, ""));
+        let named = format!(". {made} of session {}, made ", session(&raw));
+        assert!(err.contains(&named) && err.contains(" run --ignore worker-"), "{err}");
+        let number = &made[made.len() - 10..];
+        assert!(err.contains(&format!("zklock break /locks/a --node {number}")), "{err}");
+    }
+    // As the waiter is before it, the one that passes it waits for that.
+    let passing = listen(&site, &["run", "--ignore", "x", "--ignore", "worker-", "b", "true"]);
+    assert_eq!(passing.end().0, 0);
+    let other = contender(&mut raw, "/locks/b", "worker-", b"");
+    for (prefix, code) in [("worker-", 0), ("work", 0), ("x", 124)] {
+        let (found, _, err) = site.zklock(&["run", "-n", "--ignore", prefix, "b", "true"]);
+        assert_eq!(found, code, "{prefix}: {err}");
+    }
+    assert_eq!(site.zklock(&["run", "--ignore", "", "b", "true"]).0, 64);
+    // A known one is waited for.
+    let name = format!("_c_{UUID}-lock-");
+    contender(&mut raw, "/locks/c", &name, b"");
+    assert_eq!(site.zklock(&["run", "-n", "--ignore", "_c_", "c", "true"]).0, 124);
+    raw.delete(&made).unwrap();
+    assert_eq!(waiter.end().0, 0);
+    raw.delete(&other).unwrap();
+}
+
+#[test]
+fn what_will_block_after_an_upgrade_is_listed() {
+    let site = Site::new();
+    let mut raw = site.raw();
+    let latch = contender(&mut raw, "/locks/spark", &format!("_c_{UUID}-latch-"), b"");
+    let worker = contender(&mut raw, "/locks/deep/a", "worker-", b"w1");
+    let marked = contender(&mut raw, "/locks/b", "etl-lock-", b"");
+    contender(&mut raw, "/locks/kazoo", &format!("{HEX}__lock__"), b"");
+    let _lasting = raw.create("/locks/b/x-5-", b"", Kind::PersistentSequential).unwrap();
+    let (code, out, err) = site.zklock(&["doctor", "--all", "/locks"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let told = |path: &str, lock: &str, next: &str| {
+        let begin = format!("warning  {lock}: {path} of session {}, made ", session(&raw));
+        let line = out.lines().find(|line| line.starts_with(&begin));
+        assert!(line.is_some_and(|line| line.contains(next)), "{begin}: {out}");
+    };
+    told(&latch, "/locks/spark", "is of another recipe (latch), and is waited for");
+    told(&worker, "/locks/deep/a", "zklock break /locks/deep/a --node ");
+    told(&marked, "/locks/b", "run --ignore etl-lock-");
+    assert_eq!(out.matches("is waited for until it is gone").count(), 3, "{out}");
+}

@@ -9,10 +9,11 @@ use super::contender_json_and_kinds::is_orphan;
 use super::doctor_clock::make_and_delete;
 use super::findings::Level;
 use super::may_hold_too::why_and_what_to_do;
-use super::path_without_contenders::{NO_SUCH_NODE, PathWithoutContenders};
+use super::path_without_contenders::PathWithoutContenders;
 use crate::connect::Lock;
 use crate::contenders_in_words::{
-    CLOCKS_AGREE, lasting, lock_of_room, node, quoted, what_releases, who,
+    CLOCKS_AGREE, foreign_in_words, is_foreign, lasting, lock_of_room, node, quoted, what_releases,
+    who,
 };
 use crate::exit::Failure;
 use crate::options::Global;
@@ -33,7 +34,8 @@ pub(super) fn look_at_lock(
 ) -> Result<Vec<(Level, String)>, Failure> {
     let znode = client.znode(&lock.path);
     let Some(names) = znode.children()? else {
-        return Ok(vec![(Level::Ok, NO_SUCH_NODE.to_owned())]);
+        let text = "its node does not exist: nobody has used it, or it was removed when idle";
+        return Ok(vec![(Level::Ok, text.to_owned())]);
     };
     let all = DistributedLock::new(client, &lock.base, &lock.name).contenders()?;
     if all.is_empty() {
@@ -62,6 +64,8 @@ pub(super) fn look_at_lock(
     }
     found.extend(all.iter().filter_map(|one| in_maintenance(one, now)));
     found.extend(in_contenders(&lock.path, &all));
+    let foreign = all.iter().filter(|one| is_foreign(one));
+    found.extend(foreign.map(|one| (Level::Warning, foreign_in_words(one))));
     let too = all.iter().filter(|one| one.may_hold_too());
     found.extend(too.map(|one| (Level::Warning, why_and_what_to_do(one, &all))));
     // Contenders come and go: what was there before and after the list, and is not in it, is none.
@@ -202,7 +206,8 @@ fn in_others<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(Level, String)> {
         ),
         text(
             &numbered,
-            ", but have numbers as contenders have: if they are another client's, it does not respect the lock",
+            ", but have numbers as contenders have: they belong to no session, or no server gave them that number, so nobody \
+             waits for them",
         ),
         text(&others, "; they are ignored"),
     ];

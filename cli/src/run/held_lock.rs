@@ -12,7 +12,7 @@ use zklock::{
 
 use super::run_settings::{Mode, RunSettings};
 use crate::connect::Lock;
-use crate::contenders_in_words;
+use crate::contenders_in_words::{self, foreign_in_words, is_foreign};
 use crate::exit::{Exit, Failure};
 use crate::look::path_without_contenders::LeaderNode;
 
@@ -260,6 +260,15 @@ pub(super) fn others(client: &Client, settings: &RunSettings) -> String {
         Some((_, by)) => by,
         None => "others held it a moment ago".to_owned(),
     }
+}
+
+/// Which node of another recipe keeps everybody from the lock until it is gone, and what to do.
+pub(super) fn foreign(client: &Client, settings: &RunSettings) -> Option<String> {
+    let found = settings.locks().find_map(|lock| {
+        let all = contenders(client, lock).ok()?;
+        all.into_iter().find(is_foreign)
+    });
+    found.map(|one| foreign_in_words(&one))
 }
 
 /// Why it was not acquired. The node of another program's leader at a lock's path excludes a holder, as a contender does.

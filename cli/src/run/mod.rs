@@ -28,7 +28,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use zklock::once::OnceOutcome;
-use zklock::{Client, ErrorKind, Once};
+use zklock::{Client, ErrorKind, ForeignContenders, Once};
 
 use self::boot_clock::{after, now};
 use self::event_lines::Events;
@@ -140,7 +140,11 @@ fn with_facts(
 
 fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
     let event_file = settings.supervision.events.as_deref().map(event_lines::open).transpose()?;
-    let builder = global.builder()?;
+    let mut builder = global.builder()?;
+    if !settings.how_to_wait.ignore.is_empty() {
+        let ignored = ForeignContenders::Ignore(settings.how_to_wait.ignore.clone());
+        builder = builder.foreign_contenders(ignored);
+    }
     // Up to here, and until the guard process is forked, there is one thread.
     let cannot = |what: &'static str| {
         move |why: io::Error| Failure::new(Exit::Failed, format!("cannot {what}: {why}"))
@@ -354,7 +358,8 @@ fn conflict(client: &Client, settings: &RunSettings) -> Failure {
         Some(limit) => format!("not free within {}", lasting(limit)),
         None => "not waiting (-n)".to_owned(),
     };
-    Failure::new(exit, format!("{others}; {why}"))
+    let foreign = held_lock::foreign(client, settings).map(|text| format!(". {text}"));
+    Failure::new(exit, format!("{others}; {why}{}", foreign.unwrap_or_default()))
 }
 
 /// Whether this process may open as many files as a connection needs.
