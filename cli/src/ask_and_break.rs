@@ -3,16 +3,21 @@
 use std::io::{IsTerminal, Write, stderr, stdin};
 
 use serde_json::json;
-use zklock::Contender;
+use zklock::znode::ZnodeStat;
+use zklock::{Client, Contender, Znode};
 
+use crate::connect::Lock;
 use crate::contenders_in_words::{
-    Ages, as_arguments, held, held_by, is_at, lasting, visible, what_releases, who,
+    Ages, as_arguments, held, held_by, is_at, lasting, node, visible, what_releases, who,
 };
 use crate::exit::{Exit, Failure};
-use crate::look::contender_json_and_kinds::{as_json, is_orphan, lock_at};
+use crate::look::contender_json_and_kinds::{as_json, is_orphan, lock_at, lock_on};
 use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::output::{print_json, say};
+
+/// The numbers that servers append to names have so many digits.
+const DIGITS: usize = 10;
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
@@ -62,7 +67,8 @@ fn why_not_asked(one: &Contender) -> String {
 
 pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failure> {
     let place = global.path(&options.lock)?;
-    let lock = lock_at(global, &place)?;
+    let client = global.connect()?;
+    let lock = lock_on(&client, &place);
     let all = lock.contenders()?;
     let is_meant = |one: &&Contender| match (&options.session, &options.node) {
         (Some(id), _) => one.session.is_some_and(|session| session.to_string() == *id),
@@ -71,6 +77,12 @@ pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failu
     };
     let found: Vec<&Contender> = all.iter().filter(is_meant).collect();
     let [contender] = found[..] else {
+        let name = options.node.as_deref().filter(|_| found.is_empty());
+        if let Some(node) =
+            name.map(|name| no_contender(&client, &place, name)).transpose()?.flatten()
+        {
+            return delete_no_contender(options, &node);
+        }
         let message = match found.len() {
             0 => "no contender is like that; see zklock show".to_owned(),
             more => format!(
@@ -94,11 +106,60 @@ pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failu
     Ok(Exit::Success)
 }
 
-/// Has the name of the lock typed by a person.
-fn confirm(name: &str, contender: &Contender) -> Result<(), Failure> {
-    if !stdin().is_terminal() {
-        return Err(Failure::usage("nobody can confirm this at a terminal; in a script: --yes"));
+/// A child with a number that belongs to no session and so contends for nothing, and its version.
+fn no_contender(
+    client: &Client,
+    lock: &Lock,
+    name: &str,
+) -> Result<Option<(Znode, ZnodeStat)>, Failure> {
+    let names = client.znode(&lock.path).children()?.unwrap_or_default();
+    let path = |child: &str| format!("{}/{child}", lock.path);
+    let number = |child: &str| child.get(child.len().saturating_sub(DIGITS)..).map(str::to_owned);
+    let has_number = |child: &str| {
+        number(child).is_some_and(|number| number.len() == DIGITS && is_all_digits(&number))
+    };
+    let is_meant = |child: &&String| {
+        has_number(child)
+            && (**child == name
+                || path(child) == name
+                || number(child).is_some_and(|one| one == name))
+    };
+    let found: Vec<&String> = names.iter().filter(is_meant).collect();
+    let [child] = found[..] else { return Ok(None) };
+    let node = client.znode(path(child));
+    let stat = node.stat()?;
+    Ok(stat.filter(|stat| stat.owner.is_none()).map(|stat| (node, stat)))
+}
+
+fn is_all_digits(text: &str) -> bool {
+    text.bytes().all(|one| one.is_ascii_digit())
+}
+
+/// Deletes such a node, if that is forced and confirmed.
+fn delete_no_contender(
+    options: &Break,
+    (node, stat): &(Znode, ZnodeStat),
+) -> Result<Exit, Failure> {
+    let what = format!(
+        "{} belongs to no session and has no recipe's name, so nobody waits for it, and it may be anything",
+        visible(node.path())
+    );
+    if !options.force {
+        return Err(Failure::usage(format!("{what}: it is deleted only with --force")));
     }
+    if !options.yes {
+        typed(&options.lock, &what)?;
+    }
+    let text = match node.delete_if_unchanged(stat.version)? {
+        true => "was deleted",
+        false => "was not deleted: it has changed, or is gone",
+    };
+    say(&options.lock, &format!("{} {text}", visible(node.path())));
+    Ok(Exit::Success)
+}
+
+/// Has the name of the lock typed by a person, who is told whose node it is.
+fn confirm(name: &str, contender: &Contender) -> Result<(), Failure> {
     let what = if contender.holds { "holds it" } else { "waits for it" };
     let queued = Ages::of_all([contender]).in_words(contender);
     let queued = queued.map(|text| format!(", {text}")).unwrap_or_default();
@@ -110,11 +171,21 @@ fn confirm(name: &str, contender: &Contender) -> Result<(), Failure> {
         Some(_) => "whoever works meanwhile may still be at it when the next one gets the lock",
         None => outcome,
     };
-    let text = format!(
-        "{} {what}{queued}, and {outcome}.\nType {} to remove it: ",
-        who(contender),
-        visible(name)
-    );
+    let session = match contender.session {
+        Some(session) => format!("its session is {session}"),
+        None => "it belongs to no session".to_owned(),
+    };
+    let node = visible(node(contender));
+    let text = format!("{} {what}{queued}, and {outcome}.\n{node}: {session}", who(contender));
+    typed(name, &text)
+}
+
+/// Has it typed after this text.
+fn typed(name: &str, what: &str) -> Result<(), Failure> {
+    if !stdin().is_terminal() {
+        return Err(Failure::usage("nobody can confirm this at a terminal; in a script: --yes"));
+    }
+    let text = format!("{what}.\nType {} to remove it: ", visible(name));
     stderr().write_all(text.as_bytes())?;
     let mut line = String::new();
     stdin().read_line(&mut line)?;

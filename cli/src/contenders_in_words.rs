@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use zklock::Contender;
+use zklock::{Contender, ContenderKind};
 
 use crate::maintenance_words;
 
@@ -122,6 +122,40 @@ pub(crate) fn as_arguments(one: &Contender) -> String {
 /// What ends this hold for maintenance, to be typed: `zklock release /locks/nightly --node 0000000011`.
 pub(crate) fn what_releases(hold: &Contender) -> String {
     format!("zklock release {}", as_arguments(hold))
+}
+
+/// Whether another program has made it by a recipe that this one only waits for: one that is not known, or not to the
+/// letter, or an election.
+pub(crate) fn is_foreign(one: &Contender) -> bool {
+    !one.is_of_a_known_recipe() || one.kind == ContenderKind::Other
+}
+
+/// Such a contender, and how to get past it: `/locks/a/worker-0000000001 of session 0x1, made 3 h ago, is of no known recipe,
+/// and …`.
+pub(crate) fn foreign_in_words(one: &Contender) -> String {
+    let session = one.session.map(|id| format!(" of session {id}")).unwrap_or_default();
+    let age = Ages::of_all([one]).of(one.since);
+    let age = age.map(|age| format!(", made {} ago,", lasting(age))).unwrap_or_default();
+    let whose = format!("{}{session}{age}", visible(&one.path));
+    let until = "and is waited for until it is gone";
+    if one.is_of_a_known_recipe() {
+        let recipe = one.recipe();
+        return format!(
+            "{whose} is of another recipe ({recipe}), {until}: use a path of its own for the lock"
+        );
+    }
+    let prefix = node(one).trim_end_matches(|last: char| last.is_ascii_digit());
+    let ignore = match prefix {
+        "" => String::new(),
+        _ => format!(
+            "; if it is no contender, all who use the lock may pass it: run --ignore {}",
+            quoted(&visible(prefix))
+        ),
+    };
+    format!(
+        "{whose} is of no known recipe, {until}: end its program, or: zklock break {}{ignore}",
+        as_arguments(one)
+    )
 }
 
 /// The number at the end of that name, with which ZooKeeper tells the contenders of a lock apart.

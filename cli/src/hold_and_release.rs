@@ -10,14 +10,16 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use zklock::maintenance::MaintenanceEnd;
 use zklock::{
-    Cancel, Contender, DistributedLock, DistributedRwLock, Error, ErrorKind, LockNode, NodeNaming,
-    Wait,
+    Cancel, Client, Contender, DistributedLock, DistributedRwLock, Error, ErrorKind, LockNode,
+    NodeNaming, Wait,
 };
 
+use crate::beside_other_programs::refuse_if_new;
 use crate::contenders_in_words::{held_by, is_at, lasting, number, quoted};
 use crate::exit::{Exit, Failure, ignored_signals};
 use crate::local_time::{in_full, to_come};
 use crate::look::contender_json_and_kinds::as_json;
+use crate::look::path_without_contenders::LeaderNode;
 use crate::look::time_of_ensemble;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};
@@ -41,20 +43,23 @@ pub(crate) fn hold(global: &Global, options: &Hold) -> Result<Exit, Failure> {
         let until = options.until.as_deref().unwrap_or_default();
         return Err(Failure::usage(format!("--until: {until} has passed")));
     };
+    if !options.change && !options.create {
+        refuse_if_new(&client, &place)?;
+    }
     let naming = if options.kazoo { NodeNaming::Kazoo } else { NodeNaming::Curator };
     let (data, acl) = (maker(), global.acl());
     if options.rw {
         let lock = DistributedRwLock::new(&client, base, name).naming(naming);
-        return hold_on(global, options, &lock.data(data).acl(acl), end);
+        return hold_on(global, options, (&client, &lock.data(data).acl(acl)), end);
     }
     let lock = DistributedLock::new(&client, base, name).naming(naming);
-    hold_on(global, options, &lock.data(data).acl(acl), end)
+    hold_on(global, options, (&client, &lock.data(data).acl(acl)), end)
 }
 
 fn hold_on(
     global: &Global,
     options: &Hold,
-    lock: &LockNode,
+    (client, lock): (&Client, &LockNode),
     end: MaintenanceEnd,
 ) -> Result<Exit, Failure> {
     if options.change {
@@ -63,8 +68,9 @@ fn hold_on(
     let reason = options.reason.as_deref().unwrap_or_default();
     let begun = SystemTime::now();
     if options.no_wait {
-        let queued =
-            lock.queue_for_maintenance(reason, end).map_err(|error| may_be_held(lock, error))?;
+        let queued = lock
+            .queue_for_maintenance(reason, end)
+            .map_err(|error| not_held(client, lock, error))?;
         tell_of_clocks(&options.lock, &queued, begun);
         return told(global, options, &queued, "queued for maintenance");
     }
@@ -83,7 +89,7 @@ fn hold_on(
             }
             return Ok(interrupt.exit());
         }
-        held => held.map_err(|error| may_be_held(lock, error))?,
+        held => held.map_err(|error| not_held(client, lock, error))?,
     };
     let Some(held) = held else {
         interrupt.wait_is_over();
@@ -99,8 +105,13 @@ fn hold_on(
     told(global, options, &held, "held for maintenance")
 }
 
-/// What to do if it is not known whether the lock is held.
-fn may_be_held(lock: &LockNode, error: Error) -> Failure {
+/// Why it is not held, and what to do if that is not known.
+fn not_held(client: &Client, lock: &LockNode, error: Error) -> Failure {
+    if error.kind() == ErrorKind::Conflict {
+        if let Ok(Some(why)) = LeaderNode::in_the_way(client, lock.path()) {
+            return Failure::new(Exit::Conflict(124), why);
+        }
+    }
     let is_in_doubt = error.may_have_taken_effect();
     let mut failure = Failure::from(error);
     if is_in_doubt {

@@ -163,7 +163,7 @@ pub(crate) enum Action {
     /// Print each change of a lock's holders
     Watch(Watch),
     /// Exit with 0 if a lock is held, 1 if it is free, 69 if not known
-    Test(OneLock),
+    Test(Test),
     /// Wait until a lock is free, without taking it
     Wait(WaitFor),
     /// Show the locks at and below a path, live
@@ -177,7 +177,8 @@ pub(crate) enum Action {
     Deadlocks(Deadlocks),
     /// Check locks in one line, as a monitoring plugin
     ///
-    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, or a holder that does not tell since when), 2 if a limit is exceeded or there is a
+    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, a holder that does not tell since when, or another
+    /// program's contender that may hold the lock, too), 2 if a limit is exceeded or there is a
     /// deadlock, 3 if that is not known
     Check(Check),
     /// Serve a page, JSON and metrics of the locks, by HTTP
@@ -251,6 +252,15 @@ pub(crate) struct OneLock {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Test {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+    /// Exit with 125 if there is no such node, as after a typing error
+    #[arg(long)]
+    pub(crate) must_exist: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Watch {
     /// Name below --base, or absolute path
     pub(crate) lock: String,
@@ -313,6 +323,14 @@ pub(crate) struct Check {
     /// No deadlock below the locks' base paths
     #[arg(long)]
     pub(crate) no_deadlock: bool,
+    /// It is critical if a lock's node does not exist
+    #[arg(long)]
+    pub(crate) must_exist: bool,
+    /// Kazoo's locks have no extra_lock_patterns
+    ///
+    /// So one that may hold beside other programs' holders is critical, not a warning
+    #[arg(long)]
+    pub(crate) kazoo_as_it_comes: bool,
 }
 
 #[derive(Args, Debug)]
@@ -344,6 +362,9 @@ pub(crate) struct WaitFor {
     /// Wait at most this long, then exit with 124
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
+    /// Exit with 125 if there is no such node, as after a typing error
+    #[arg(long)]
+    pub(crate) must_exist: bool,
 }
 
 #[derive(Args, Debug)]
@@ -392,10 +413,15 @@ pub(crate) struct Hold {
     #[arg(long, hide_short_help = true)]
     pub(crate) rw: bool,
     /// For a path of kazoo's locks on which nobody is
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub(crate) kazoo: bool,
+    /// Make the lock's node, whatever is beside it
+    ///
+    /// As with `zklock run`
+    #[arg(long, hide_short_help = true)]
+    pub(crate) create: bool,
     /// Move the end of the hold that is there
-    #[arg(long, conflicts_with_all = ["wait", "no_wait", "rw", "kazoo"])]
+    #[arg(long, conflicts_with_all = ["wait", "no_wait", "rw", "kazoo", "create"])]
     pub(crate) change: bool,
     /// With --change: that of this node, if there are several
     #[arg(long, value_name = "NODE", hide_short_help = true)]
@@ -430,6 +456,11 @@ pub(crate) struct Break {
     /// Do not ask for the lock's name on the terminal
     #[arg(short, long)]
     pub(crate) yes: bool,
+    /// With --node: also a node with a number that contends for nothing
+    ///
+    /// It belongs to no session, and has no recipe's name, so it may be anything
+    #[arg(long, requires = "node")]
+    pub(crate) force: bool,
 }
 
 #[derive(Args, Debug)]
@@ -511,6 +542,12 @@ pub(crate) struct HowToWait {
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     #[arg(help_heading = group(WAITING))]
     pub(crate) wait: Option<Duration>,
+    /// Do not wait for nodes of unknown recipes whose names begin so
+    ///
+    /// May be repeated. For nodes with numbers that are no contenders, such as registrations. All who use the lock need
+    /// the same; those of recipes that zklock knows are waited for all the same
+    #[arg(long, value_name = "PREFIX", help_heading = group(WAITING), hide_short_help = true)]
+    pub(crate) ignore: Vec<String>,
     /// Exit with this, not 124, if held
     ///
     /// The exit code if others hold it; with 0 nothing is said
@@ -544,7 +581,7 @@ pub(crate) struct Run {
     pub(crate) permits: Option<u32>,
     /// Take K of the permits
     #[arg(long, value_name = "K", requires = "permits", default_value_t = 1)]
-    #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
+    #[arg(help_heading = group(HELD), hide_short_help = true)]
     pub(crate) take: u32,
     /// Let more urgent ones pass, at most N
     #[arg(long, value_name = "N", conflicts_with_all = ["permits", "lead", "once"])]
@@ -560,6 +597,19 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with = "once")]
     #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
     pub(crate) lead: bool,
+    /// Name its node as kazoo does
+    ///
+    /// For locks of kazoo, tooz and django-zookeeper-locks, which ignore nodes with other names. Without this option, it
+    /// is done if all who are at the lock have such names
+    #[arg(long, conflicts_with_all = ["permits", "lead"])]
+    #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
+    pub(crate) kazoo: bool,
+    /// Make the lock's node, whatever is beside it
+    ///
+    /// Needed if the node does not exist, and its parent has children of which none is a lock or has one below it: then
+    /// the path may be another program's
+    #[arg(long, help_heading = group(HELD), hide_short_help = true)]
+    pub(crate) create: bool,
     /// Keep it this long if COMMAND ends earlier
     ///
     /// At least for this time from when it was acquired, whatever the command's exit code, which is kept; unless the

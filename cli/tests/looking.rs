@@ -48,9 +48,20 @@ impl Site {
 #[test]
 fn a_free_lock() {
     let site = Site::new();
-    assert_eq!(site.zklock(&["test", "a"]), (1, String::new(), String::new()));
-    assert_eq!(site.zklock(&["show", "a"]), (0, "/locks/a  free\n".to_owned(), String::new()));
-    assert_eq!(site.zklock(&["wait", "a"]), (0, String::new(), String::new()));
+    for is_there in [false, true] {
+        if is_there {
+            let node = site.zk.znode("/free/a");
+            let _ = node.create_with_parents(CreateMode::Persistent, "").unwrap();
+        }
+        let text = "no such node: nobody holds it, and nobody has yet, or not since it was removed when idle\n";
+        let said = if is_there { String::new() } else { format!("zklock: /free/a: {text}") };
+        assert_eq!(site.zklock(&["test", "/free/a"]), (1, String::new(), said.clone()));
+        assert_eq!(site.zklock(&["test", "-q", "/free/a"]), (1, String::new(), String::new()));
+        let shown = if is_there { "free\n" } else { text };
+        let shown = (0, format!("/free/a  {shown}"), String::new());
+        assert_eq!(site.zklock(&["show", "/free/a"]), shown);
+        assert_eq!(site.zklock(&["wait", "/free/a"]), (0, String::new(), said));
+    }
     assert_eq!(site.zklock(&["leader", "a"]), (1, String::new(), String::new()));
     assert_eq!(
         site.zklock(&["ask", "a"]),

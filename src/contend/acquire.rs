@@ -69,8 +69,7 @@ pub(crate) struct Contention<'a> {
     pub(crate) form: Form,
     /// Whether its node tells facts for programs.
     pub(crate) tells_facts: bool,
-    /// Whether the lock node has to be there already: it is not made, and without it the call gives
-    /// up.
+    /// Whether the lock node has to be there already: it is not made, and without it the call fails.
     pub(crate) must_exist: bool,
     /// For how long each holder may hold it.
     pub(crate) hold_at_most: Option<Duration>,
@@ -392,7 +391,10 @@ impl Attempt<'_> {
                     return Ok(Some(hold));
                 }
                 Action::Yield => return Ok(None),
-                Action::MakeParents if self.contention.must_exist => return Ok(None),
+                Action::MakeParents if self.contention.must_exist => {
+                    let message = "the lock node does not exist, and must exist for this call";
+                    return Err(Stop::Failed(Error::new(ErrorKind::NotFound, message)));
+                }
                 Action::Fail(error) => return Err(Stop::Failed(error)),
                 action => match self.perform(&session, action, acquisition) {
                     Ok(done) => event = Some(done),

@@ -112,7 +112,7 @@ pub(crate) fn warning(form: Form, children: &Names) -> Option<String> {
 pub(super) fn those_who_may_hold_too(
     in_grant_order: &[&str],
     holders: usize,
-    is_curator: impl Fn(&str) -> bool,
+    is_curator: impl Fn(usize) -> bool,
 ) -> Vec<bool> {
     let tickets: Vec<_> = in_grant_order.iter().map(|name| Ticket::parse(name)).collect();
     let programs: Vec<_> = tickets.iter().flatten().map(Program::of).collect();
@@ -123,7 +123,7 @@ pub(super) fn those_who_may_hold_too(
     let may_hold = |place: usize| {
         let Some(one) = tickets[place].as_ref().filter(|_| place >= holders) else { return false };
         if matches!(Program::of(one), Program::CuratorMutex | Program::CuratorReadWrite)
-            && !is_curator(one.name())
+            && !is_curator(place)
         {
             return false;
         }

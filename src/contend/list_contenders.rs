@@ -176,9 +176,18 @@ impl Contender {
     ///
     /// Such as kazoo's behind a holder with the default [naming](crate::NodeNaming), unless kazoo's locks are made with the
     /// `extra_lock_patterns` that the names do not show. Known only of lists of [all
-    /// contenders](crate::LockNode::contenders).
+    /// contenders](crate::LockNode::contenders), of one lock or [below a path](crate::Client::waits).
     pub fn may_hold_too(&self) -> bool {
         self.told.may_hold_too
+    }
+
+    /// Returns whether its node's name is to the letter that of a [recipe that is known](ContenderKind): then it contends
+    /// whether or not it belongs to a session, and is waited for whatever
+    /// [`foreign_contenders`](crate::ClientBuilder::foreign_contenders) says.
+    ///
+    /// Others contend only while their session lives.
+    pub fn is_of_a_known_recipe(&self) -> bool {
+        Ticket::parse(path::last(&self.path)).is_some_and(|ticket| ticket.is_certain())
     }
 
     /// Returns what its node's name says of its recipe, such as `lock`, `latch` or `LOCK-SHARED`.
@@ -326,16 +335,22 @@ fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Co
         .map(Ticket::name)
         .collect();
     let holders = count_holders(&names);
-    // Curator's say at which address they are.
-    let is_curator =
-        |name: &str| found.get(name).is_some_and(|one| one.label().parse::<IpAddr>().is_ok());
-    let may_hold_too = those_who_may_hold_too(&names, holders, is_curator);
     let placed = names.into_iter().filter_map(|name| found.remove(name)).enumerate();
-    let placed = placed.map(|(place, mut one)| {
-        one.told.may_hold_too = may_hold_too[place];
-        one.at(place, place < holders)
-    });
-    Ok(Some(placed.collect()))
+    let mut placed: Vec<_> = placed.map(|(place, one)| one.at(place, place < holders)).collect();
+    note_those_who_may_hold_too(&mut placed);
+    Ok(Some(placed))
+}
+
+/// Notes which of a lock's contenders, in the order of grants, may hold it beside the holders.
+pub(super) fn note_those_who_may_hold_too(all: &mut [Contender]) {
+    let holders = all.iter().filter(|one| one.holds).count();
+    let names: Vec<&str> = all.iter().map(|one| path::last(&one.path)).collect();
+    // Curator's say at which address they are.
+    let is_curator = |place: usize| all[place].label().parse::<IpAddr>().is_ok();
+    let may_hold_too = those_who_may_hold_too(&names, holders, is_curator);
+    for (one, may_hold_too) in all.iter_mut().zip(may_hold_too) {
+        one.told.may_hold_too = may_hold_too;
+    }
 }
 
 /// The first of the contenders; the others are not read.

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::ask_about_many_nodes::AskEach;
 use super::contender_node_name::Ticket;
 use super::contenders_to_read_again::{Known, Reading, which_to_read};
-use super::list_contenders::Contender;
+use super::list_contenders::{Contender, note_those_who_may_hold_too};
 use super::list_locks::{LIST, LockList, UnlistedReason, Walk, is_told_apart, look_at_and_below};
 use super::lists_kept_between_looks::KeptLists;
 use super::wait_graph::Waits;
@@ -110,6 +110,11 @@ pub(super) fn look<A: AskEach>(
         contenders.push(one.at(place, holds));
         let holds_since = holds.then_some(holds_since);
         readings.insert(path.to_owned(), Reading { at, holds_since });
+    }
+    for of_one_lock in
+        contenders.chunk_by_mut(|one, next| path::parent(&one.path) == path::parent(&next.path))
+    {
+        note_those_who_may_hold_too(of_one_lock);
     }
     let hidden = hidden.into_inner().into_iter();
     walk.unlisted.extend(hidden.map(|path| (path, UnlistedReason::NotAuthorized)));

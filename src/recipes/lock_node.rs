@@ -68,6 +68,8 @@ pub struct LockNode {
     pub(crate) hold_at_most: Option<Duration>,
     /// How many later ones may come before it, if there is an order of patience.
     pub(crate) patience: Option<u32>,
+    /// Whether calls that acquire it fail instead of making its node.
+    pub(crate) must_exist: bool,
     /// Whether it asks holders with more patience to release the lock.
     pub(crate) asks_worse: bool,
 }
@@ -89,6 +91,7 @@ impl LockNode {
             tells_facts: true,
             hold_at_most: None,
             patience: None,
+            must_exist: false,
             asks_worse: false,
         }
     }
@@ -186,6 +189,7 @@ impl LockNode {
                     reported_as: lock.node,
                     hold_at_most: None,
                     asks_worse_than: None,
+                    must_exist: false,
                     ..self.contention(&node, form)
                 };
                 acquire_in_turn(&room, &lock, limits, others, begin)
@@ -198,7 +202,7 @@ impl LockNode {
         let NodeConfig { client, acl, .. } = &self.node;
         let (data, noun) = (self.data(), self.noun);
         let tells_facts = self.tells_facts && facts(&data).is_some();
-        let (must_exist, hold_at_most) = (false, self.hold_at_most);
+        let (must_exist, hold_at_most) = (self.must_exist, self.hold_at_most);
         let asks_worse_than = self.patience.filter(|_| self.asks_worse);
         Contention {
             client,
@@ -592,6 +596,19 @@ macro_rules! node_settings {
             #[must_use = "the value is changed, and returned"]
             pub fn hold_at_most(mut self, limit: std::time::Duration) -> $lock {
                 self.lock_node.hold_at_most = Some(limit);
+                $(self.$kept = Default::default();)?
+                self
+            }
+
+            /// Requires the lock node to exist: calls that acquire the lock fail with
+            /// [`NotFound`](crate::ErrorKind::NotFound) instead of making it. Default: it is made.
+            ///
+            /// It costs no request. For paths that people type: a lock node in the wrong place may be in another
+            /// program's way. Idle lock nodes are removed by the servers, except for those of kazoo's naming, so that
+            /// a lock that is used may have no node for a while.
+            #[must_use = "the value is changed, and returned"]
+            pub fn must_exist(mut self) -> $lock {
+                self.lock_node.must_exist = true;
                 $(self.$kept = Default::default();)?
                 self
             }

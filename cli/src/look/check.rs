@@ -8,6 +8,8 @@ use zklock::{Client, Contender};
 
 use super::contender_json_and_kinds::lock_on;
 use super::deadlocks::{in_a_sentence, look_for_deadlocks};
+use super::may_hold_too::{is_named_by_kazoo, why_and_what_to_do};
+use super::path_without_contenders::{LeaderNode, NO_SUCH_NODE, PathWithoutContenders};
 use crate::contenders_in_words::{
     Ages, as_arguments, held, lasting, parent, quoted, what_releases, who,
 };
@@ -82,7 +84,13 @@ fn look(global: &Global, options: &Check) -> Result<Vec<Finding>, Failure> {
         listed = list()?;
     }
     for (lock, all) in locks.iter().zip(&listed) {
-        in_contenders(options, &lock.path, all, &mut found);
+        match all.is_empty() {
+            true => {
+                let without = PathWithoutContenders::at(&client, &lock.path)?;
+                found.push(without_contenders(options, &lock.path, &without));
+            }
+            false => in_contenders(options, &lock.path, all, &mut found),
+        }
         if !bases.contains(&lock.base.as_str()) {
             bases.push(&lock.base);
         }
@@ -115,8 +123,10 @@ fn held_too_long<'a>(options: &Check, all: &'a [Contender]) -> Option<(&'a Conte
 
 fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec<Finding>) {
     let now = Ages::of_all(all);
-    let (holders, waiters): (Vec<&Contender>, Vec<&Contender>) =
+    let (holders, others): (Vec<&Contender>, Vec<&Contender>) =
         all.iter().partition(|one| one.holds);
+    let (too, waiters): (Vec<&Contender>, Vec<&Contender>) =
+        others.into_iter().partition(|one| one.may_hold_too());
     let maintenance = holders.iter().find(|one| one.maintenance().is_some());
     let before = found.len();
     if let Some((one, age)) = held_too_long(options, all) {
@@ -144,6 +154,12 @@ fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec
         };
         found.push((State::Critical, text));
     }
+    for one in too {
+        // Its node does not show whether it is set to respect ours.
+        let is_certain = options.kazoo_as_it_comes && is_named_by_kazoo(&one.path);
+        let state = if is_certain { State::Critical } else { State::Warning };
+        found.push((state, format!("{lock}: {}", why_and_what_to_do(one, all))));
+    }
     if options.max_waiters.is_some_and(|most| waiters.len() > most) {
         found.push((State::Critical, format!("{} wait for {lock}", waiters.len())));
     }
@@ -158,6 +174,24 @@ fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec
         };
         let text = format!("{lock}: {held_by}, {} wait", waiters.len());
         found.push((State::Ok, text));
+    }
+}
+
+/// What is to be said of a lock for which nobody contends.
+fn without_contenders(options: &Check, lock: &str, without: &PathWithoutContenders) -> Finding {
+    let held_for = |node: &LeaderNode| Ages::among([Some(node.since())]).of(Some(node.since()));
+    match without {
+        PathWithoutContenders::Free => (State::Ok, format!("{lock}: 0 hold it, 0 wait")),
+        PathWithoutContenders::NotThere => {
+            let state = if options.must_exist { State::Critical } else { State::Ok };
+            (state, format!("{lock}: {NO_SUCH_NODE}"))
+        }
+        PathWithoutContenders::OfALeader(node) => {
+            let is_too_long =
+                options.max_held.zip(held_for(node)).is_some_and(|(most, age)| age > most);
+            let state = if is_too_long { State::Critical } else { State::Ok };
+            (state, format!("{lock}: {}", node.in_words()))
+        }
     }
 }
 

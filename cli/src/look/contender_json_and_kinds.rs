@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use zklock::{Client, Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedReason};
 
 use crate::connect::Lock;
-use crate::contenders_in_words::{Ages, lasting};
+use crate::contenders_in_words::{Ages, lasting, visible};
 use crate::exit::Failure;
 use crate::options::Global;
 use crate::output::complain;
@@ -20,7 +20,7 @@ pub(crate) fn lock_at(global: &Global, lock: &Lock) -> Result<DistributedRwLock,
 }
 
 /// The same on this client.
-pub(super) fn lock_on(client: &Client, lock: &Lock) -> DistributedRwLock {
+pub(crate) fn lock_on(client: &Client, lock: &Lock) -> DistributedRwLock {
     DistributedRwLock::new(client, &lock.base, &lock.name)
 }
 
@@ -31,6 +31,8 @@ pub(crate) fn as_json(one: &Contender) -> Value {
         "holds": one.holds,
         "position": one.position,
         "kind": kind(one.kind),
+        "recipe": one.recipe(),
+        "may_hold_too": one.may_hold_too(),
         "weight": one.weight,
         "host": one.host,
         "pid": one.process,
@@ -91,6 +93,14 @@ pub(crate) fn kind(of: ContenderKind) -> &'static str {
         ContenderKind::Write => "write",
         ContenderKind::Permits => "permits",
         _ => "other",
+    }
+}
+
+/// The same for people, with the recipe of one that another program has made: `other (latch)`.
+pub(crate) fn kind_and_recipe(of: &Contender) -> String {
+    match (of.kind, visible(of.recipe())) {
+        (ContenderKind::Other, recipe) if !recipe.is_empty() => format!("other ({recipe})"),
+        _ => kind(of.kind).to_owned(),
     }
 }
 

@@ -8,9 +8,12 @@ use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
 use super::contender_json_and_kinds::is_orphan;
 use super::doctor_clock::make_and_delete;
 use super::findings::Level;
+use super::may_hold_too::why_and_what_to_do;
+use super::path_without_contenders::PathWithoutContenders;
 use crate::connect::Lock;
 use crate::contenders_in_words::{
-    CLOCKS_AGREE, lasting, lock_of_room, node, quoted, what_releases, who,
+    CLOCKS_AGREE, foreign_in_words, is_foreign, lasting, lock_of_room, node, quoted, what_releases,
+    who,
 };
 use crate::exit::Failure;
 use crate::options::Global;
@@ -35,6 +38,12 @@ pub(super) fn look_at_lock(
         return Ok(vec![(Level::Ok, text.to_owned())]);
     };
     let all = DistributedLock::new(client, &lock.base, &lock.name).contenders()?;
+    if all.is_empty() {
+        let without = PathWithoutContenders::at(client, &lock.path)?;
+        if let Some(node) = without.leader_node() {
+            return Ok(vec![(Level::Warning, node.in_words())]);
+        }
+    }
     let holders = all.iter().filter(|one| one.holds).count();
     let count = match all.first().map(|first| (first, lock_of_room(first))) {
         Some((first, Some(of))) => {
@@ -55,6 +64,10 @@ pub(super) fn look_at_lock(
     }
     found.extend(all.iter().filter_map(|one| in_maintenance(one, now)));
     found.extend(in_contenders(&lock.path, &all));
+    let foreign = all.iter().filter(|one| is_foreign(one));
+    found.extend(foreign.map(|one| (Level::Warning, foreign_in_words(one))));
+    let too = all.iter().filter(|one| one.may_hold_too());
+    found.extend(too.map(|one| (Level::Warning, why_and_what_to_do(one, &all))));
     // Contenders come and go: what was there before and after the list, and is not in it, is none.
     let known: HashSet<&str> = all.iter().map(node).collect();
     let still: HashSet<String> = znode.children()?.unwrap_or_default().into_iter().collect();
@@ -193,7 +206,8 @@ fn in_others<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(Level, String)> {
         ),
         text(
             &numbered,
-            ", but have numbers as contenders have: if they are another client's, it does not respect the lock",
+            ", but have numbers as contenders have: they belong to no session, or no server gave them that number, so nobody \
+             waits for them",
         ),
         text(&others, "; they are ignored"),
     ];

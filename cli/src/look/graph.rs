@@ -117,7 +117,9 @@ impl<'a> Picture<'a> {
                 let held = self.locks_of(self.holds.get(place)).join(", ");
                 let held = if held.is_empty() { held } else { format!("; it holds {held}") };
                 let one = &self.all[*place];
-                lines.push(format!("    <- {}{}{held}", who(one), ages.after_comma(one)));
+                // The others wait for the holders; for this one, that is not known.
+                let begin = if one.may_hold_too() { "  may hold it too:" } else { "    <-" };
+                lines.push(format!("{begin} {}{}{held}", who(one), ages.after_comma(one)));
             }
             if let Some(more) = waiters.len().checked_sub(MOST_WAITERS).filter(|more| *more > 0) {
                 lines.push(format!("    <- and {more} more"));
@@ -139,7 +141,10 @@ impl<'a> Picture<'a> {
             } else {
                 String::new()
             };
-            format!("{lock}\n{held}{more}\n{} wait", waiters.len())
+            let too = waiters.iter().filter(|one| self.all[**one].may_hold_too()).count();
+            let waiting = waiters.len() - too;
+            let too = if too > 0 { format!(", {too} may hold it too") } else { String::new() };
+            format!("{lock}\n{held}{more}\n{waiting} wait{too}")
         };
         let texts = self.locks.iter().map(text).collect();
         let mut arrows = Vec::new();

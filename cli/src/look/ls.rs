@@ -3,10 +3,10 @@
 use std::time::SystemTime;
 
 use serde_json::json;
-use zklock::{Contender, ListedLock, LockKind, LockList};
+use zklock::{Contender, ContenderKind, ListedLock, LockKind, LockList};
 
 use super::contender_json_and_kinds::{
-    as_json, lock_kind, permits, warn_of_the_clock, why_unlisted,
+    as_json, kind_and_recipe, lock_kind, permits, warn_of_the_clock, why_unlisted,
 };
 use crate::contenders_in_words::{Ages, visible, who};
 use crate::exit::{Exit, Failure};
@@ -80,7 +80,7 @@ fn print_list(list: &LockList) -> Result<(), Failure> {
 /// A lock in a table.
 pub(super) struct Row {
     pub(super) path: String,
-    pub(super) kind: &'static str,
+    pub(super) kind: String,
     pub(super) held_by: String,
     /// The node of the first holder, if it is known.
     pub(super) holder: Option<String>,
@@ -94,7 +94,7 @@ impl From<&ListedLock> for Row {
         let holder = lock.first.as_ref().filter(|first| first.holds);
         Row {
             path: lock.path.clone(),
-            kind: lock_kind(lock.kind),
+            kind: kind_in_words(lock),
             held_by: held_by(lock),
             holder: holder.map(|first| first.path.clone()),
             since: lock.first.as_ref().and_then(|first| first.since),
@@ -107,7 +107,7 @@ impl Row {
     pub(super) fn cells(&self, ages: Ages) -> Vec<String> {
         vec![
             self.path.clone(),
-            self.kind.to_owned(),
+            self.kind.clone(),
             self.held_by.clone(),
             ages.in_short(self.since),
             self.waiters.to_string(),
@@ -117,6 +117,14 @@ impl Row {
 
 pub(super) fn ages(rows: &[Row]) -> Ages {
     Ages::among(rows.iter().map(|row| row.since))
+}
+
+/// The kind of a lock; of one that another program's recipe holds, that recipe.
+fn kind_in_words(lock: &ListedLock) -> String {
+    match &lock.first {
+        Some(first) if first.kind == ContenderKind::Other => kind_and_recipe(first),
+        _ => lock_kind(lock.kind).to_owned(),
+    }
 }
 
 /// The holders in a few words.

@@ -15,6 +15,8 @@ mod four_letter_words;
 mod graph;
 mod hold_times_by_client;
 mod ls;
+pub(crate) mod may_hold_too;
+pub(crate) mod path_without_contenders;
 mod show_test_leader;
 mod top;
 mod watch_and_wait;

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
-use zklock::{Cancel, Contender, DistributedRwLock, ErrorKind, Wait};
+use zklock::{Cancel, Client, Contender, DistributedRwLock, ErrorKind, Wait};
 
-use super::contender_json_and_kinds::{as_json, lock_at};
+use super::contender_json_and_kinds::{as_json, lock_at, lock_on};
 use super::hold_times_by_client::{Share, Shares};
+use super::path_without_contenders::{LeaderNode, NO_SUCH_NODE, PathWithoutContenders};
 use crate::contenders_in_words::{Ages, client, held, held_by, lasting, lasting_short, who};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, WaitFor, Watch};
@@ -168,19 +169,64 @@ fn when_nobody_reads() -> Cancel {
 }
 
 pub(crate) fn wait(global: &Global, options: &WaitFor) -> Result<Exit, Failure> {
-    let lock = global.path(&options.lock)?;
-    let lock = lock_at(global, &lock)?;
+    let path = global.path(&options.lock)?.path;
+    let client = global.connect()?;
+    let lock = lock_on(&client, &global.path(&options.lock)?);
     let is_free = |holders: &[Contender]| {
         // A server may lag behind; a lock that is free is asked about once more.
         Ok(holders.is_empty() && lock.contenders()?.is_empty())
     };
-    let all = wait_until(&lock, options.wait, is_free)?;
-    if all.is_empty() {
-        return Ok(Exit::Success);
+    let (begun, mut is_first) = (Instant::now(), true);
+    let not_free = |by: String| {
+        let limit = lasting(options.wait.unwrap_or_default());
+        Err(Failure::new(Exit::Conflict(124), format!("not free within {limit}: {by}")))
+    };
+    loop {
+        let left = options.wait.map(|limit| limit.saturating_sub(begun.elapsed()));
+        let all = wait_until(&lock, left, is_free)?;
+        if !all.is_empty() {
+            return not_free(held_by(&all));
+        }
+        match PathWithoutContenders::at(&client, &path)? {
+            // Afterwards, it was removed.
+            PathWithoutContenders::NotThere if is_first && options.must_exist => {
+                return Err(Failure::new(Exit::Failed, NO_SUCH_NODE));
+            }
+            PathWithoutContenders::NotThere if is_first => {
+                say(&options.lock, NO_SUCH_NODE);
+                return Ok(Exit::Success);
+            }
+            PathWithoutContenders::NotThere | PathWithoutContenders::Free => {
+                return Ok(Exit::Success);
+            }
+            PathWithoutContenders::OfALeader(node) => {
+                is_first = false;
+                let left = options.wait.map(|limit| limit.saturating_sub(begun.elapsed()));
+                if !ends_within(&client, &node, left)? {
+                    return not_free(node.in_words());
+                }
+            }
+        }
     }
-    let limit = lasting(options.wait.unwrap_or_default());
-    let message = format!("not free within {limit}: {}", held_by(&all));
-    Err(Failure::new(Exit::Conflict(124), message))
+}
+
+/// Waits until a leader's node is not there, or another one's.
+fn ends_within(
+    client: &Client,
+    node: &LeaderNode,
+    limit: Option<Duration>,
+) -> Result<bool, Failure> {
+    let limit = limit.unwrap_or(Duration::MAX);
+    let until = Wait::from(limit);
+    let mut changes = client.znode(&node.path).observe();
+    loop {
+        match changes.next_within(&until)? {
+            Some(None) => return Ok(true),
+            Some(Some(_)) => {}
+            None if changes.is_current() => return Ok(false),
+            None => return Err(no_answer_within(limit)),
+        }
+    }
 }
 
 /// Waits until the holders of a lock are as they should be, and returns nothing; or all contenders, if that takes

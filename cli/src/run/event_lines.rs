@@ -72,6 +72,15 @@ impl Events {
             Event::Waiting { ahead, holder, .. } => {
                 self.write("waiting", &json!({ "ahead": ahead, "holder": holder }));
             }
+            Event::WaitingForForeign { node, session, age, data, .. } => self.write(
+                "waiting_for_foreign",
+                &json!({
+                    "node": node,
+                    "session": session.map(|id| id.to_string()),
+                    "age_ms": age.map(milliseconds),
+                    "data": data,
+                }),
+            ),
             Event::Acquired { waited, token, .. } => self.write(
                 "acquired",
                 &json!({ "waited_ms": milliseconds(*waited), "token": token.to_string() }),

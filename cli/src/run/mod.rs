@@ -8,6 +8,7 @@
 mod boot_clock;
 mod descendants;
 mod event_lines;
+mod first_ahead;
 mod guard;
 mod guard_messages;
 mod held_lock;
@@ -28,10 +29,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use zklock::once::OnceOutcome;
-use zklock::{Client, ErrorKind, Once};
+use zklock::{Client, ErrorKind, ForeignContenders, Once};
 
 use self::boot_clock::{after, now};
 use self::event_lines::Events;
+use self::first_ahead::FirstAhead;
 use self::guard::{GuardProcess, Plan};
 use self::held_lock::Held;
 use self::hold_at_least::Stayed;
@@ -62,6 +64,8 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         subject: run.lock,
         also,
         mode,
+        kazoo: run.kazoo,
+        create: run.create,
         data: with_facts(
             &description(&run.supervision.command)?,
             run.how_to_wait.wait.is_none() && !is_limited,
@@ -91,6 +95,8 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
         subject: lead.lock,
         also: Vec::new(),
         mode: Mode::Leader,
+        kazoo: false,
+        create: true,
         data,
         acl: global.acl(),
         once: None,
@@ -140,7 +146,11 @@ fn with_facts(
 
 fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
     let event_file = settings.supervision.events.as_deref().map(event_lines::open).transpose()?;
-    let builder = global.builder()?;
+    let mut builder = global.builder()?;
+    if !settings.how_to_wait.ignore.is_empty() {
+        let ignored = ForeignContenders::Ignore(settings.how_to_wait.ignore.clone());
+        builder = builder.foreign_contenders(ignored);
+    }
     // Up to here, and until the guard process is forked, there is one thread.
     let cannot = |what: &'static str| {
         move |why: io::Error| Failure::new(Exit::Failed, format!("cannot {what}: {why}"))
@@ -163,9 +173,13 @@ fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
     let supervisor = Supervisor::new(settings, guard, terminal, events.clone(), sender, happenings)
         .map_err(cannot("watch over processes"))?;
     supervisor.manager.waits(&settings.lock.path);
-    let attempt = Attempt { settings, waiting, supervisor };
+    let first_ahead = FirstAhead::default();
+    let attempt = Attempt { settings, waiting, supervisor, first_ahead: first_ahead.clone() };
     let told = events.clone();
-    let builder = builder.on_event(move |event| told.library(event));
+    let builder = builder.on_event(move |event| {
+        told.library(event);
+        first_ahead.note(event);
+    });
     let exit = match builder.connect_within(waiting.cancel()) {
         Ok(client) => {
             let exit = attempt.hold(&client);
@@ -183,6 +197,7 @@ struct Attempt<'a> {
     settings: &'a RunSettings,
     waiting: &'a Waiting,
     supervisor: Supervisor<'a>,
+    first_ahead: FirstAhead,
 }
 
 impl Attempt<'_> {
@@ -196,7 +211,9 @@ impl Attempt<'_> {
         if let Err(failure) = held_lock::refuse_those_of_ancestors(client, settings) {
             return self.not_run(failure);
         }
-        let held = match Held::acquire(client, settings, self.waiting.cancel()) {
+        let acquired =
+            held_lock::acquire(client, settings, self.waiting.cancel(), &self.first_ahead);
+        let held = match acquired {
             Ok(Some(held)) => held,
             Ok(None) => {
                 let failure = conflict(client, settings);
@@ -205,7 +222,12 @@ impl Attempt<'_> {
                 }
                 return self.waiting.end().ok_or(failure);
             }
-            Err(error) => return self.not_run(error.into()),
+            Err(failure) => {
+                if failure.exit.code() == 0 {
+                    self.supervisor.manager.not_needed();
+                }
+                return self.not_run(failure);
+            }
         };
         self.supervisor.stays_until = settings.hold_at_least.map(|time| after(now(), time));
         if settings.is_verbose {
@@ -348,7 +370,8 @@ fn conflict(client: &Client, settings: &RunSettings) -> Failure {
         Some(limit) => format!("not free within {}", lasting(limit)),
         None => "not waiting (-n)".to_owned(),
     };
-    Failure::new(exit, format!("{others}; {why}"))
+    let foreign = held_lock::foreign(client, settings).map(|text| format!(". {text}"));
+    Failure::new(exit, format!("{others}; {why}{}", foreign.unwrap_or_default()))
 }
 
 /// Whether this process may open as many files as a connection needs.

@@ -630,7 +630,12 @@ impl Items {
             hold_at_most: None,
         };
         let mut lease = Call::new(call.core(), call.limit()).with_retry();
-        match pursue(&contention, &mut lease, false, &OthersSeen::default(), None, Some)? {
+        let got = match pursue(&contention, &mut lease, false, &OthersSeen::default(), None, Some) {
+            // Another client has taken the item.
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            got => got?,
+        };
+        match got {
             Some(hold) => Ok(Ok(LeasedItem::new(hold, Arc::clone(claim), node, found.data))),
             None => {
                 call.check_asking()?;

@@ -256,7 +256,7 @@ mod tests {
     fn row(number: usize, waiters: usize) -> Row {
         Row {
             path: format!("/locks/{number:02}"),
-            kind: "mutex",
+            kind: "mutex".to_owned(),
             held_by: format!("web{number} (pid 1, job)"),
             holder: Some(format!("/locks/{number:02}/lock-0000000001")),
             since: Some(SystemTime::UNIX_EPOCH),
