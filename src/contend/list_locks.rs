@@ -276,7 +276,7 @@ impl Walk {
         };
         let numbered: Names = children.iter().filter(may_contend).collect();
         // The root is no lock path.
-        if numbered.len() > 0 && path != "/" {
+        if !numbered.is_empty() && path != "/" {
             self.numbered.push((path.to_owned(), numbered));
         }
         let may_have_locks = |name: &&str| {
