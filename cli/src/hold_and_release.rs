@@ -14,6 +14,7 @@ use zklock::{
     NodeNaming, Wait,
 };
 
+use crate::beside_other_programs::refuse_if_new;
 use crate::contenders_in_words::{held_by, is_at, lasting, number, quoted};
 use crate::exit::{Exit, Failure, ignored_signals};
 use crate::local_time::{in_full, to_come};
@@ -42,6 +43,9 @@ pub(crate) fn hold(global: &Global, options: &Hold) -> Result<Exit, Failure> {
         let until = options.until.as_deref().unwrap_or_default();
         return Err(Failure::usage(format!("--until: {until} has passed")));
     };
+    if !options.change && !options.create {
+        refuse_if_new(&client, &place)?;
+    }
     let naming = if options.kazoo { NodeNaming::Kazoo } else { NodeNaming::Curator };
     let (data, acl) = (maker(), global.acl());
     if options.rw {

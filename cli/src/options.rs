@@ -177,9 +177,9 @@ pub(crate) enum Action {
     Deadlocks(Deadlocks),
     /// Check locks in one line, as a monitoring plugin
     ///
-    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, a holder that does not tell since when, or another
-    /// program's contender that may hold the lock, too), 2 if a limit is exceeded or there is a
-    /// deadlock, 3 if that is not known
+    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, a holder that does not tell since when, or
+    /// another program's contender that may hold the lock, too), 2 if a limit is exceeded or there is a deadlock, 3 if
+    /// that is not known
     Check(Check),
     /// Serve a page, JSON and metrics of the locks, by HTTP
     ///
@@ -413,10 +413,15 @@ pub(crate) struct Hold {
     #[arg(long, hide_short_help = true)]
     pub(crate) rw: bool,
     /// For a path of kazoo's locks on which nobody is
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub(crate) kazoo: bool,
+    /// Make the lock's node, whatever is beside it
+    ///
+    /// As with `zklock run`
+    #[arg(long, hide_short_help = true)]
+    pub(crate) create: bool,
     /// Move the end of the hold that is there
-    #[arg(long, conflicts_with_all = ["wait", "no_wait", "rw", "kazoo"])]
+    #[arg(long, conflicts_with_all = ["wait", "no_wait", "rw", "kazoo", "create"])]
     pub(crate) change: bool,
     /// With --change: that of this node, if there are several
     #[arg(long, value_name = "NODE", hide_short_help = true)]
@@ -576,7 +581,7 @@ pub(crate) struct Run {
     pub(crate) permits: Option<u32>,
     /// Take K of the permits
     #[arg(long, value_name = "K", requires = "permits", default_value_t = 1)]
-    #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
+    #[arg(help_heading = group(HELD), hide_short_help = true)]
     pub(crate) take: u32,
     /// Let more urgent ones pass, at most N
     #[arg(long, value_name = "N", conflicts_with_all = ["permits", "lead", "once"])]
@@ -592,6 +597,19 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with = "once")]
     #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
     pub(crate) lead: bool,
+    /// Name its node as kazoo does
+    ///
+    /// For locks of kazoo, tooz and django-zookeeper-locks, which ignore nodes with other names. Without this option, it
+    /// is done if all who are at the lock have such names
+    #[arg(long, conflicts_with_all = ["permits", "lead"])]
+    #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
+    pub(crate) kazoo: bool,
+    /// Make the lock's node, whatever is beside it
+    ///
+    /// Needed if the node does not exist, and its parent has children of which none is a lock or has one below it: then
+    /// the path may be another program's
+    #[arg(long, help_heading = group(HELD), hide_short_help = true)]
+    pub(crate) create: bool,
     /// Keep it this long if COMMAND ends earlier
     ///
     /// At least for this time from when it was acquired, whatever the command's exit code, which is kept; unless the

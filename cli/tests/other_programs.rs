@@ -4,8 +4,11 @@
 
 mod site;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -259,41 +262,6 @@ impl Listened {
     }
 }
 
-#[test]
-fn a_node_that_contends_for_nothing_is_deleted_only_by_force() {
-    let site = Site::new();
-    let mut raw = site.raw();
-    raw.create_all("/locks/a").unwrap();
-    let lasting = raw.create("/locks/a/job-", b"", Kind::PersistentSequential).unwrap();
-    let number = lasting[lasting.len() - 10..].to_owned();
-    let word = "belongs to no session and has no recipe's name, so nobody waits for it";
-    for node in [&*number, &lasting] {
-        let (code, _, err) = site.zklock(&["break", "a", "--node", node, "--yes"]);
-        assert!(code == 64 && err.contains(word) && err.contains("--force"), "{err}");
-    }
-    let (code, _, err) = site.zklock(&["break", "a", "--node", &number, "--force"]);
-    assert!(code == 64 && err.contains("nobody can confirm this at a terminal"), "{err}");
-    assert!(raw.exists(&lasting).unwrap().is_some());
-    let (code, _, err) = site.zklock(&["break", "a", "--node", &number, "--force", "--yes"]);
-    assert_eq!((code, err), (0, format!("zklock: a: {lasting} was deleted\n")));
-    assert!(raw.exists(&lasting).unwrap().is_none());
-    // Nothing else is.
-    raw.create("/locks/a/config", b"", Kind::Persistent).unwrap();
-    for node in ["config", "0000000099", "x"] {
-        let options = ["break", "a", "--force", "--yes", "--node", node];
-        let none = "zklock: a: no contender is like that; see zklock show\n";
-        assert_eq!(site.zklock(&options), (1, String::new(), none.to_owned()), "{node}");
-    }
-    // An orphan of a recipe to the letter contends, and so does a session's node.
-    let orphan = format!("/locks/a/_c_{UUID}-lock-0000000007");
-    raw.create(&orphan, b"", Kind::Persistent).unwrap();
-    assert_eq!(site.zklock(&["break", "a", "--node", "0000000007", "--yes"]).0, 0);
-    assert!(raw.exists(&orphan).unwrap().is_none());
-    let worker = contender(&mut raw, "/locks/a", "worker-", b"w1");
-    assert_eq!(site.zklock(&["break", "a", "--node", &worker, "--yes"]).0, 0);
-    assert!(raw.exists(&worker).unwrap().is_none());
-}
-
 /// Starts a command, and hears what it says.
 fn listen(site: &Site, arguments: &[&str]) -> Listened {
     let mut command = site.command(arguments);
@@ -355,4 +323,209 @@ fn what_will_block_after_an_upgrade_is_listed() {
     told(&worker, "/locks/deep/a", "zklock break /locks/deep/a --node ");
     told(&marked, "/locks/b", "run --ignore etl-lock-");
     assert_eq!(out.matches("is waited for until it is gone").count(), 3, "{out}");
+}
+
+#[test]
+fn a_node_that_contends_for_nothing_is_deleted_only_by_force() {
+    let site = Site::new();
+    let mut raw = site.raw();
+    raw.create_all("/locks/a").unwrap();
+    let lasting = raw.create("/locks/a/job-", b"", Kind::PersistentSequential).unwrap();
+    let number = lasting[lasting.len() - 10..].to_owned();
+    let word = "belongs to no session and has no recipe's name, so nobody waits for it";
+    for node in [&*number, &lasting] {
+        let (code, _, err) = site.zklock(&["break", "a", "--node", node, "--yes"]);
+        assert!(code == 64 && err.contains(word) && err.contains("--force"), "{err}");
+    }
+    let (code, _, err) = site.zklock(&["break", "a", "--node", &number, "--force"]);
+    assert!(code == 64 && err.contains("nobody can confirm this at a terminal"), "{err}");
+    assert!(raw.exists(&lasting).unwrap().is_some());
+    let (code, _, err) = site.zklock(&["break", "a", "--node", &number, "--force", "--yes"]);
+    assert_eq!((code, err), (0, format!("zklock: a: {lasting} was deleted\n")));
+    assert!(raw.exists(&lasting).unwrap().is_none());
+    // Nothing else is.
+    raw.create("/locks/a/config", b"", Kind::Persistent).unwrap();
+    for node in ["config", "0000000099", "x"] {
+        let options = ["break", "a", "--force", "--yes", "--node", node];
+        let none = "zklock: a: no contender is like that; see zklock show\n";
+        assert_eq!(site.zklock(&options), (1, String::new(), none.to_owned()), "{node}");
+    }
+    // An orphan of a recipe to the letter contends, and so does a session's node.
+    let orphan = format!("/locks/a/_c_{UUID}-lock-0000000007");
+    raw.create(&orphan, b"", Kind::Persistent).unwrap();
+    assert_eq!(site.zklock(&["break", "a", "--node", "0000000007", "--yes"]).0, 0);
+    assert!(raw.exists(&orphan).unwrap().is_none());
+    let worker = contender(&mut raw, "/locks/a", "worker-", b"w1");
+    assert_eq!(site.zklock(&["break", "a", "--node", &worker, "--yes"]).0, 0);
+    assert!(raw.exists(&worker).unwrap().is_none());
+}
+
+#[test]
+fn a_command_runs_under_kazoo_s_locks() {
+    let site = Site::new();
+    let mut raw = site.raw();
+    let script = "zklock --hosts \"$ZKLOCK_HOSTS\" --json show a";
+    let script = script.replace("zklock ", &format!("{} ", env!("CARGO_BIN_EXE_zklock")));
+    let node_of = |options: &[&str]| {
+        let (code, out, err) =
+            site.zklock(&[&["run"], options, &["a", "--", "sh", "-c", &*script]].concat());
+        assert_eq!(code, 0, "{err}");
+        let shown: Value = serde_json::from_str(&out).unwrap();
+        let last = shown["contenders"].as_array().unwrap().last().unwrap().clone();
+        (last["node"].as_str().unwrap().to_owned(), err)
+    };
+    let (node, err) = node_of(&["--kazoo"]);
+    assert!(node.contains("__lock__") && err.is_empty(), "{node} {err}");
+    assert!(node_of(&["--kazoo", "-s"]).0.contains("__rlock__"));
+    let (node, err) = node_of(&[]);
+    assert!(node.contains("-lock-") && err.is_empty(), "{node} {err}");
+    // A reader of kazoo's keeps no reader waiting.
+    let reader = contender(&mut raw, "/locks/a", &format!("{HEX}__rlock__"), b"");
+    let says =
+        "zklock: a: all who are at the lock have kazoo's names, and so has this one (--kazoo)\n";
+    let (node, err) = node_of(&["-s"]);
+    assert!(node.contains("__rlock__") && err == says, "{node} {err}");
+    raw.delete(&reader).unwrap();
+    for options in [&["run", "a", "true"][..], &["run", "-x", "-w", "1h", "a", "true"]] {
+        let holder = contender(&mut raw, "/locks/a", &format!("{HEX}__lock__"), b"");
+        let mut waiter = listen(&site, options);
+        assert_eq!(waiter.until(""), says);
+        let lock = DistributedLock::new(&site.zk, "/locks", "a");
+        // It has a node of that name, and no other one.
+        let mut children = site.zk.znode("/locks/a").observe_children();
+        while lock.contenders().unwrap().len() < 2 {
+            children.next_within(Duration::from_secs(60)).unwrap().unwrap();
+        }
+        let all = lock.contenders().unwrap();
+        assert!(all.len() == 2 && all[1].path.ends_with(&format!("{:010}", all[1].sequence)));
+        assert!(all[1].path.contains("__lock__"), "{all:?}");
+        raw.delete(&holder).unwrap();
+        assert_eq!(waiter.end(), (0, String::new()));
+    }
+    // Of both names, it keeps its own.
+    let curator = contender(&mut raw, "/locks/a", &format!("_c_{UUID}-lock-"), b"");
+    let kazoo = contender(&mut raw, "/locks/a", &format!("{HEX}__lock__"), b"");
+    let (code, _, err) = site.zklock(&["run", "-w", "1s", "a", "true"]);
+    assert!(code == 124 && !err.contains("kazoo"), "{err}");
+    raw.delete(&curator).unwrap();
+    raw.delete(&kazoo).unwrap();
+    // A signal ends the wait as ever.
+    let holder = contender(&mut raw, "/locks/a", &format!("{HEX}__lock__"), b"");
+    let mut waiter = listen(&site, &["run", "a", "true"]);
+    assert_eq!(waiter.until(""), says);
+    let process = nix::unistd::Pid::from_raw(i32::try_from(waiter.child.id()).unwrap());
+    nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let mut said = String::new();
+    waiter.lines.read_to_string(&mut said).unwrap();
+    let status = waiter.child.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15), "{said}");
+    raw.delete(&holder).unwrap();
+}
+
+/// Patroni elects nobody while there is a node of ours at the path of its leader.
+#[test]
+fn a_new_path_beside_another_program_s_nodes_is_made_only_if_that_is_said() {
+    let site = Site::new();
+    let mut raw = site.raw();
+    raw.create_all("/service/x/members").unwrap();
+    raw.create("/service/x/members/n1", b"{}", Kind::Ephemeral).unwrap();
+    for name in ["config", "history", "initialize"] {
+        raw.create(&format!("/service/x/{name}"), b"data", Kind::Persistent).unwrap();
+    }
+    let says = "/service/x/leader does not exist, and what is beside it is no lock (config, history, initialize and 1 \
+                more): ";
+    for arguments in [
+        &["run", "/service/x/leader", "echo", "ran"][..],
+        &["run", "-n", "-s", "/service/x/leader", "echo", "ran"],
+        &["run", "--permits", "2", "/service/x/leader", "echo", "ran"],
+        &["run", "--lead", "/service/x/leader", "echo", "ran"],
+        &["run", "--patience", "2", "/service/x/leader", "echo", "ran"],
+        &["run", "--also", "/service/x/leader", "a", "echo", "ran"],
+        &["hold", "/service/x/leader", "-r", "x", "--no-end"],
+    ] {
+        let (code, out, err) = site.zklock(arguments);
+        assert_eq!((code, out.as_str()), (64, ""), "{arguments:?}: {err}");
+        assert!(err.contains(says) && err.contains("--create"), "{arguments:?}: {err}");
+    }
+    let children = |path: &str| site.zk.znode(path).children().unwrap().unwrap();
+    assert_eq!(children("/service/x"), ["config", "history", "initialize", "members"]);
+    assert_eq!(site.zklock(&["run", "--create", "/service/x/leader", "echo", "ran"]).1, "ran\n");
+    // Its node is there now, or was.
+    let (code, _, err) = site.zklock(&["run", "--once", "k", "/service/x/leader", "true"]);
+    assert_eq!(code, 0, "{err}");
+    // No parent, one without children, with locks at any depth, with a lock that is idle, or with marks of one.
+    for (made, path) in [
+        (&[][..], "/new/a"),
+        (&["/empty"], "/empty/a"),
+        (&["/idle/b"], "/idle/a"),
+        (&["/marks/a.once/k"], "/marks/a"),
+    ] {
+        for one in made {
+            raw.create_all(one).unwrap();
+        }
+        let (code, out, err) = site.zklock(&["run", path, "echo", "ran"]);
+        assert_eq!((code, out.as_str()), (0, "ran\n"), "{path}: {err}");
+    }
+    raw.create_all("/app/config").unwrap();
+    raw.create("/app/config/x", b"1", Kind::Persistent).unwrap();
+    assert_eq!(site.zklock(&["run", "/app/a", "true"]).0, 64);
+    let guard = DistributedLock::new(&site.zk, "/app/jobs/night", "b").lock().unwrap();
+    assert_eq!(site.zklock(&["run", "/app/a", "true"]).0, 0);
+    guard.unlock().unwrap();
+}
+
+/// Passes connections on to the server, and tells the kinds of the requests; `None` at the end of each connection.
+fn listen_in(server: &str) -> (String, Receiver<Option<i32>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, server) = (listener.local_addr().unwrap().to_string(), server.to_owned());
+    let (tell, told) = channel();
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let (server, tell) = (TcpStream::connect(&server).unwrap(), tell.clone());
+            let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            thread::spawn(move || io::copy(&mut from, &mut back));
+            thread::spawn(move || {
+                // At the end of either connection.
+                let _ = pass_on(client, server, &tell);
+                let _ = tell.send(None);
+            });
+        }
+    });
+    (address, told)
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, tell: &Sender<Option<i32>>) -> io::Result<()> {
+    let mut is_handshake = true;
+    loop {
+        let mut length = [0; 4];
+        from.read_exact(&mut length)?;
+        let mut frame = vec![0; u32::from_be_bytes(length) as usize];
+        from.read_exact(&mut frame)?;
+        if !std::mem::replace(&mut is_handshake, false) {
+            let opcode = i32::from_be_bytes(frame[4..8].try_into().unwrap());
+            tell.send(Some(opcode)).unwrap();
+        }
+        to.write_all(&[&length[..], &frame].concat())?;
+    }
+}
+
+/// What is beside a lock's node is asked only if that is not there, and kazoo's names are seen in what a wait asks anyway.
+#[test]
+fn a_lock_that_is_there_costs_no_request_more() {
+    // The holder reads its own node to watch it, if the command is still at work then.
+    const READ: i32 = 4;
+    const PING: i32 = 11;
+    let site = Site::new();
+    site.raw().create_all("/locks/a").unwrap();
+    let (hosts, told) = listen_in(site.server.hosts());
+    let cost = |options: &[&str]| {
+        let mut command = site.command(&[&["run"], options, &["a", "true"]].concat());
+        assert!(command.env("ZKLOCK_HOSTS", &hosts).status().unwrap().success());
+        let all = told.iter().map_while(|opcode| opcode);
+        all.filter(|opcode| ![READ, PING].contains(opcode)).collect::<Vec<_>>()
+    };
+    for options in [&["-w", "1h"][..], &["-n"], &["-x"], &["--lead"], &["--permits", "2"]] {
+        let without_a_look = cost(&[options, &["--create"]].concat());
+        assert_eq!(cost(options), without_a_look, "{options:?}");
+    }
 }

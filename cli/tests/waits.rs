@@ -163,6 +163,8 @@ fn no_deadlock_and_one_that_an_acl_may_hide() {
 #[test]
 fn a_check_is_one_line_with_the_code_of_its_state() {
     let site = Site::new();
+    let node = site.zk.znode("/locks/a");
+    let _ = node.create_with_parents(zklock::znode::CreateMode::Container, "").unwrap();
     let ok = |arguments: &[&str]| site.zklock(&[&["check"], arguments].concat());
     assert_eq!(
         ok(&[

@@ -156,7 +156,7 @@ fn in_contenders(options: &Check, lock: &str, all: &[Contender], found: &mut Vec
     }
     for one in too {
         // Its node does not show whether it is set to respect ours.
-        let is_certain = options.kazoo_as_it_comes && is_named_by_kazoo(one);
+        let is_certain = options.kazoo_as_it_comes && is_named_by_kazoo(&one.path);
         let state = if is_certain { State::Critical } else { State::Warning };
         found.push((state, format!("{lock}: {}", why_and_what_to_do(one, all))));
     }

@@ -4,9 +4,9 @@ use zklock::{Contender, ContenderKind};
 
 use crate::contenders_in_words::{node, visible, who};
 
-/// Whether its node is named as kazoo names its locks'.
-pub(crate) fn is_named_by_kazoo(one: &Contender) -> bool {
-    let head = node(one).trim_end_matches(|last: char| last.is_ascii_digit());
+/// Whether a contender's node is named as kazoo names those of its locks.
+pub(crate) fn is_named_by_kazoo(node: &str) -> bool {
+    let head = node.trim_end_matches(|last: char| last.is_ascii_digit());
     head.ends_with("__lock__") || head.ends_with("__rlock__")
 }
 
@@ -14,7 +14,7 @@ pub(crate) fn is_named_by_kazoo(one: &Contender) -> bool {
 pub(super) fn why_and_what_to_do(one: &Contender, all: &[Contender]) -> String {
     let recipe = one.recipe();
     let why = match one.kind {
-        _ if is_named_by_kazoo(one) => {
+        _ if is_named_by_kazoo(&one.path) => {
             "kazoo ignores the nodes ahead of it, unless its locks are made with extra_lock_patterns; kazoo's names are \
              respected by both: run --kazoo, NodeNaming::Kazoo in programs"
         }
@@ -24,7 +24,7 @@ pub(super) fn why_and_what_to_do(one: &Contender, all: &[Contender]) -> String {
         _ if recipe.starts_with("LOCK-") => {
             "Hive's locks wait for other locks of Hive only: use a path of its own for the lock"
         }
-        _ if all.iter().any(is_named_by_kazoo) => {
+        _ if all.iter().any(|other| is_named_by_kazoo(&other.path)) => {
             "its program ignores nodes named in kazoo's style; the default names are respected by both: run without \
              --kazoo, NodeNaming::Curator in programs"
         }

@@ -2,19 +2,23 @@
 
 use std::env;
 use std::ops::Deref;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zklock::{
     Cancel, Client, Contender, ContenderKind, DistributedLock, DistributedRwLock,
     DistributedSemaphore, Error, ErrorKind, FencingToken, Hold, LeaderElection, Leadership,
-    LockGuard, LossReason, MultiGuard, MultiLock, Permit, ReadGuard, WriteGuard,
+    LockGuard, LossReason, MultiGuard, MultiLock, NodeNaming, Permit, ReadGuard, WriteGuard,
 };
 
+use super::first_ahead::FirstAhead;
 use super::run_settings::{Mode, RunSettings};
+use crate::beside_other_programs::refuse_if_new;
 use crate::connect::Lock;
 use crate::contenders_in_words::{self, foreign_in_words, is_foreign};
 use crate::exit::{Exit, Failure};
+use crate::look::may_hold_too::is_named_by_kazoo;
 use crate::look::path_without_contenders::LeaderNode;
+use crate::output::say;
 
 /// Names, in a command's environment, the nodes of what the zklocks around it hold, one a line.
 pub(super) const HELD: &str = "ZKLOCK_HELD";
@@ -49,11 +53,85 @@ macro_rules! of_any {
     };
 }
 
+/// What may be otherwise when it is tried again.
+#[derive(Clone, Copy)]
+struct Attempt {
+    naming: NodeNaming,
+    /// Whether the locks' nodes have to be there.
+    must_exist: bool,
+    /// How long it may take.
+    left: Option<Duration>,
+}
+
+/// Waits as the settings say; `None` if others hold it.
+pub(super) fn acquire(
+    client: &Client,
+    settings: &RunSettings,
+    cancel: &Cancel,
+    first_ahead: &FirstAhead,
+) -> Result<Option<Held>, Failure> {
+    let begun = Instant::now();
+    let naming = if settings.kazoo { NodeNaming::Kazoo } else { NodeNaming::Curator };
+    let mut must_exist = !settings.create;
+    // A room beside the lock would be made before.
+    if must_exist && settings.patience.is_some() {
+        settings.locks().try_for_each(|lock| refuse_if_new(client, lock))?;
+        must_exist = false;
+    }
+    let mut attempt = Attempt { naming, must_exist, left: None };
+    let renamed = Cancel::any([cancel]);
+    if may_be_renamed(settings) {
+        // Readers do not wait for each other, so these would not hear of kazoo's.
+        if settings.mode == Mode::Shared && all_are_named_by_kazoo(client, settings) {
+            attempt.naming = NodeNaming::Kazoo;
+            say_that_it_is_renamed(settings);
+        } else {
+            first_ahead.trip(&renamed);
+        }
+    }
+    let mut cancel_now = &renamed;
+    loop {
+        let limit = settings.how_to_wait.wait;
+        attempt.left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        match Held::acquire(client, settings, attempt, cancel_now) {
+            Err(error) if error.kind() == ErrorKind::NotFound && attempt.must_exist => {
+                settings.locks().try_for_each(|lock| refuse_if_new(client, lock))?;
+                attempt.must_exist = false;
+            }
+            Err(error) if error.kind() == ErrorKind::Cancelled && !cancel.is_cancelled() => {
+                cancel_now = cancel;
+                if all_are_named_by_kazoo(client, settings) {
+                    attempt.naming = NodeNaming::Kazoo;
+                    say_that_it_is_renamed(settings);
+                }
+            }
+            got => return got.map_err(|error| not_acquired(client, settings, error)),
+        }
+    }
+}
+
+/// Whether its node may be named as those of the others, as far as the settings tell.
+fn may_be_renamed(settings: &RunSettings) -> bool {
+    let has_both_names = matches!(settings.mode, Mode::Mutex | Mode::Shared | Mode::Exclusive);
+    has_both_names && !settings.kazoo && settings.patience.is_none() && settings.also.is_empty()
+}
+
+fn all_are_named_by_kazoo(client: &Client, settings: &RunSettings) -> bool {
+    let all = contenders(client, &settings.lock).unwrap_or_default();
+    !all.is_empty() && all.iter().all(|one| is_named_by_kazoo(&one.path))
+}
+
+fn say_that_it_is_renamed(settings: &RunSettings) {
+    let text = "all who are at the lock have kazoo's names, and so has this one (--kazoo)";
+    say(&settings.subject, text);
+}
+
 impl Held {
     /// Waits as the settings say; `None` if others hold it.
-    pub(super) fn acquire(
+    fn acquire(
         client: &Client,
         settings: &RunSettings,
+        attempt: Attempt,
         cancel: &Cancel,
     ) -> Result<Option<Held>, Error> {
         let (lock, how_to_wait) = (&settings.lock, &settings.how_to_wait);
@@ -61,7 +139,7 @@ impl Held {
         macro_rules! acquired {
             ($of:expr, $try:ident, $within:ident, $kind:ident $(, $permits:expr)?) => {{
                 let of = $of;
-                let guard = match how_to_wait.wait {
+                let guard = match attempt.left {
                     _ if how_to_wait.nonblock => of.$try($($permits)?)?,
                     Some(limit) => of.$within($($permits,)? (limit, cancel))?,
                     None => of.$within($($permits,)? cancel)?,
@@ -70,35 +148,47 @@ impl Held {
             }};
         }
         if !settings.also.is_empty() {
-            return Ok(acquired!(Held::several(client, settings), try_lock, lock_within, Several));
+            return Ok(acquired!(
+                Held::several(client, settings, attempt),
+                try_lock,
+                lock_within,
+                Several
+            ));
         }
         Ok(match settings.mode {
-            Mode::Mutex => acquired!(mutex(client, settings, lock), try_lock, lock_within, Mutex),
-            Mode::Shared => acquired!(rw(client, settings, lock), try_read, read_within, Read),
+            Mode::Mutex => {
+                acquired!(mutex(client, settings, attempt, lock), try_lock, lock_within, Mutex)
+            }
+            Mode::Shared => {
+                acquired!(rw(client, settings, attempt, lock), try_read, read_within, Read)
+            }
             Mode::Exclusive => {
-                acquired!(rw(client, settings, lock), try_write, write_within, Write)
+                acquired!(rw(client, settings, attempt, lock), try_write, write_within, Write)
             }
             Mode::Permits { of, take } => {
-                let of = semaphore(client, settings, lock, of);
+                let of = semaphore(client, settings, attempt, lock, of);
                 acquired!(of, try_acquire_many, acquire_many_within, Permit, take)
             }
             Mode::Leader => {
-                let election = LeaderElection::new(client, &lock.base, &lock.name)
+                let mut election = LeaderElection::new(client, &lock.base, &lock.name)
                     .id(&settings.data)
                     .acl(settings.acl.clone());
+                if attempt.must_exist {
+                    election = election.must_exist();
+                }
                 acquired!(election, try_campaign, campaign_within, Leader)
             }
         })
     }
 
-    fn several(client: &Client, settings: &RunSettings) -> MultiLock {
+    fn several(client: &Client, settings: &RunSettings, attempt: Attempt) -> MultiLock {
         settings.locks().fold(MultiLock::new(), |several, lock| match settings.mode {
-            Mode::Shared => several.with_read(&rw(client, settings, lock)),
-            Mode::Exclusive => several.with_write(&rw(client, settings, lock)),
+            Mode::Shared => several.with_read(&rw(client, settings, attempt, lock)),
+            Mode::Exclusive => several.with_write(&rw(client, settings, attempt, lock)),
             Mode::Permits { of, take } => {
-                several.with_permits(&semaphore(client, settings, lock, of), take)
+                several.with_permits(&semaphore(client, settings, attempt, lock, of), take)
             }
-            Mode::Mutex | Mode::Leader => several.with(&mutex(client, settings, lock)),
+            Mode::Mutex | Mode::Leader => several.with(&mutex(client, settings, attempt, lock)),
         })
     }
 
@@ -214,20 +304,29 @@ fn chroot(hosts: &str) -> &str {
     hosts.find('/').map_or("", |begin| hosts[begin..].trim_end_matches('/'))
 }
 
-fn mutex(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedLock {
+fn mutex(
+    client: &Client,
+    settings: &RunSettings,
+    attempt: Attempt,
+    lock: &Lock,
+) -> DistributedLock {
     let new = DistributedLock::new(client, &lock.base, &lock.name)
         .data(settings.data.as_str())
+        .naming(attempt.naming)
         .acl(settings.acl.clone());
+    let new = if attempt.must_exist { new.must_exist() } else { new };
     match settings.patience {
         Some(patience) => new.patience(patience),
         None => new,
     }
 }
 
-fn rw(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedRwLock {
+fn rw(client: &Client, settings: &RunSettings, attempt: Attempt, lock: &Lock) -> DistributedRwLock {
     let new = DistributedRwLock::new(client, &lock.base, &lock.name)
         .data(settings.data.as_str())
+        .naming(attempt.naming)
         .acl(settings.acl.clone());
+    let new = if attempt.must_exist { new.must_exist() } else { new };
     match settings.patience {
         Some(patience) => new.patience(patience),
         None => new,
@@ -237,12 +336,14 @@ fn rw(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedRwLock
 fn semaphore(
     client: &Client,
     settings: &RunSettings,
+    attempt: Attempt,
     lock: &Lock,
     permits: u32,
 ) -> DistributedSemaphore {
-    DistributedSemaphore::new(client, &lock.base, &lock.name, permits)
+    let new = DistributedSemaphore::new(client, &lock.base, &lock.name, permits)
         .data(settings.data.as_str())
-        .acl(settings.acl.clone())
+        .acl(settings.acl.clone());
+    if attempt.must_exist { new.must_exist() } else { new }
 }
 
 fn contenders(client: &Client, lock: &Lock) -> Result<Vec<Contender>, Error> {
@@ -272,7 +373,7 @@ pub(super) fn foreign(client: &Client, settings: &RunSettings) -> Option<String>
 }
 
 /// Why it was not acquired. The node of another program's leader at a lock's path excludes a holder, as a contender does.
-pub(super) fn not_acquired(client: &Client, settings: &RunSettings, error: Error) -> Failure {
+fn not_acquired(client: &Client, settings: &RunSettings, error: Error) -> Failure {
     if error.kind() != ErrorKind::Conflict {
         return error.into();
     }

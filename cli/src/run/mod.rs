@@ -8,6 +8,7 @@
 mod boot_clock;
 mod descendants;
 mod event_lines;
+mod first_ahead;
 mod guard;
 mod guard_messages;
 mod held_lock;
@@ -32,6 +33,7 @@ use zklock::{Client, ErrorKind, ForeignContenders, Once};
 
 use self::boot_clock::{after, now};
 use self::event_lines::Events;
+use self::first_ahead::FirstAhead;
 use self::guard::{GuardProcess, Plan};
 use self::held_lock::Held;
 use self::hold_at_least::Stayed;
@@ -62,6 +64,8 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         subject: run.lock,
         also,
         mode,
+        kazoo: run.kazoo,
+        create: run.create,
         data: with_facts(
             &description(&run.supervision.command)?,
             run.how_to_wait.wait.is_none() && !is_limited,
@@ -91,6 +95,8 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
         subject: lead.lock,
         also: Vec::new(),
         mode: Mode::Leader,
+        kazoo: false,
+        create: true,
         data,
         acl: global.acl(),
         once: None,
@@ -167,9 +173,13 @@ fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
     let supervisor = Supervisor::new(settings, guard, terminal, events.clone(), sender, happenings)
         .map_err(cannot("watch over processes"))?;
     supervisor.manager.waits(&settings.lock.path);
-    let attempt = Attempt { settings, waiting, supervisor };
+    let first_ahead = FirstAhead::default();
+    let attempt = Attempt { settings, waiting, supervisor, first_ahead: first_ahead.clone() };
     let told = events.clone();
-    let builder = builder.on_event(move |event| told.library(event));
+    let builder = builder.on_event(move |event| {
+        told.library(event);
+        first_ahead.note(event);
+    });
     let exit = match builder.connect_within(waiting.cancel()) {
         Ok(client) => {
             let exit = attempt.hold(&client);
@@ -187,6 +197,7 @@ struct Attempt<'a> {
     settings: &'a RunSettings,
     waiting: &'a Waiting,
     supervisor: Supervisor<'a>,
+    first_ahead: FirstAhead,
 }
 
 impl Attempt<'_> {
@@ -200,7 +211,9 @@ impl Attempt<'_> {
         if let Err(failure) = held_lock::refuse_those_of_ancestors(client, settings) {
             return self.not_run(failure);
         }
-        let held = match Held::acquire(client, settings, self.waiting.cancel()) {
+        let acquired =
+            held_lock::acquire(client, settings, self.waiting.cancel(), &self.first_ahead);
+        let held = match acquired {
             Ok(Some(held)) => held,
             Ok(None) => {
                 let failure = conflict(client, settings);
@@ -209,8 +222,7 @@ impl Attempt<'_> {
                 }
                 return self.waiting.end().ok_or(failure);
             }
-            Err(error) => {
-                let failure = held_lock::not_acquired(client, settings, error);
+            Err(failure) => {
                 if failure.exit.code() == 0 {
                     self.supervisor.manager.not_needed();
                 }

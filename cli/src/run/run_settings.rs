@@ -26,6 +26,10 @@ pub(super) struct RunSettings {
     pub(super) lock: Lock,
     pub(super) also: Vec<Lock>,
     pub(super) mode: Mode,
+    /// Whether its node is named as kazoo names them.
+    pub(super) kazoo: bool,
+    /// Whether its node is made whatever is beside it.
+    pub(super) create: bool,
     pub(super) how_to_wait: HowToWait,
     /// How many more urgent ones may come before it, if it waits for its turn in the lock's room.
     pub(super) patience: Option<u32>,
