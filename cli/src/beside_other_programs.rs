@@ -37,8 +37,8 @@ fn refuse(client: &Client, lock: &Lock) -> Result<(), Failure> {
         more => format!(" and {more} more"),
     };
     let message = format!(
-        "{} does not exist, and what is beside it is no lock ({}{more}): it may be another program's, which a lock's node \
-         keeps from working. To make it all the same: --create",
+        "{} does not exist, and what is beside it is no lock ({}{more}): it may be another program's, which a lock's \
+         node keeps from working. To make it all the same: --create",
         lock.path,
         first.join(", ")
     );

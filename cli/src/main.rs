@@ -3,9 +3,10 @@
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
 //! locks, `serve` serves them by HTTP, `ask_and_break` asks holders to release and breaks locks, `hold_and_release` holds
 //! locks without a process, `token_check` compares fencing tokens. `exit` has the exit codes, `connect` a client with the
-//! settings given, `beside_other_programs` keeps locks out of their way, `contenders_in_words`, `maintenance_words`, `local_time`, `table`, `log_lines` and `manual` what people
-//! read, `output` and `background_writer` how they get it without holding anybody up, `lease_budget` what time a command
-//! has to end, `on_loss_and_on_ask` what is done to it then.
+//! settings given, `beside_other_programs` keeps new locks out of other programs' way, `contenders_in_words`,
+//! `maintenance_words`, `local_time`, `table`, `log_lines` and `manual` are what people read, `output` and
+//! `background_writer` how they get it without holding anybody up, `lease_budget` what time a command has to end,
+//! `on_loss_and_on_ask` what is done to it then.
 
 #![forbid(unsafe_code)]
 // What only `run` and `lead` use is compiled elsewhere, too.

@@ -177,9 +177,9 @@ pub(crate) enum Action {
     Deadlocks(Deadlocks),
     /// Check locks in one line, as a monitoring plugin
     ///
-    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, a holder that does not tell since when, or another
-    /// program's contender that may hold the lock, too), 2 if a limit is exceeded or there is a
-    /// deadlock, 3 if that is not known
+    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, a holder that does not tell since when, or
+    /// another program's contender that may hold the lock, too), 2 if a limit is exceeded or there is a deadlock, 3 if
+    /// that is not known
     Check(Check),
     /// Serve a page, JSON and metrics of the locks, by HTTP
     ///

@@ -487,15 +487,14 @@ impl Attempt<'_> {
             let core = self.call.core();
             core.warn_once(&self.node, || interop_warning::warning(form, children));
             let foreign = core.foreign_contenders();
-            if *foreign != ForeignContenders::Wait
-                && let Some(name) = children.iter().find(|name| is_passed(name, &foreign))
-            {
-                core.warn_once(&path::join(&self.node, name), || {
-                    Some(
-                        "a contender that is not waited for, as the client's settings want it"
-                            .into(),
-                    )
-                });
+            let is_passed = |name: &&str| {
+                let ticket = Ticket::parse(name).filter(|one| !one.is_certain());
+                ticket.is_some_and(|one| foreign.passes(name, one.is_of_a_known_recipe()))
+            };
+            let waits = *foreign == ForeignContenders::Wait;
+            if let Some(name) = children.iter().filter(|_| !waits).find(is_passed) {
+                let why = "a contender that is not waited for, as the client's settings want it";
+                core.warn_once(&path::join(&self.node, name), || Some(why.to_owned()));
             }
         }
     }
@@ -663,9 +662,8 @@ impl Attempt<'_> {
         let all = all.unwrap_or_else(|fault| vec![Err(fault); to_watch.len()]);
         let (mut trouble, mut uncertain) = (None, Vec::new());
         for (name, read) in to_watch.iter().zip(all) {
-            if let Ok(Some((_, stat))) = &read
-                && Some(name) != own
-                && is_uncertain(name)
+            let is_open = Some(name) != own && is_uncertain(name);
+            if let Some((_, stat)) = read.as_ref().ok().and_then(Option::as_ref).filter(|_| is_open)
             {
                 uncertain.push((name.clone(), Some(ChildOrigin::of(stat))));
             }
@@ -887,12 +885,6 @@ impl Attempt<'_> {
             Err(fault) => Err(WITHDRAW.refused(&fault, self.contention.node)),
         }
     }
-}
-
-/// Whether that child is not waited for, if it contends.
-fn is_passed(name: &str, foreign: &ForeignContenders) -> bool {
-    let ticket = Ticket::parse(name).filter(|one| !one.is_certain());
-    ticket.is_some_and(|one| foreign.passes(name, one.is_of_a_known_recipe()))
 }
 
 /// Whether that is the successor's node, made by that session and asked for nothing.

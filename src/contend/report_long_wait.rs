@@ -79,9 +79,8 @@ impl LongWait {
         let now = rt::now();
         let waited = self.begun.map(|begun| now.saturating_duration_since(begun));
         let waited = waited.unwrap_or_default();
-        if waited >= FOREIGN
-            && let Some(foreign) = self.foreign.take()
-        {
+        let is_time = waited >= FOREIGN;
+        if let Some(foreign) = is_time.then(|| self.foreign.take()).flatten() {
             tell_of_foreign(call.core(), lock, foreign);
         }
         if waited >= LONG && !std::mem::replace(&mut self.is_told, true) {

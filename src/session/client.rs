@@ -566,9 +566,7 @@ impl ClientBuilder {
         if self.deadlock_warning.is_some_and(|wait| wait < Duration::from_secs(1)) {
             return setting("a wait before a look for deadlocks must be at least a second");
         }
-        if let ForeignContenders::Ignore(begins) = &self.foreign
-            && begins.iter().any(String::is_empty)
-        {
+        if self.foreign.passes("", false) && self.foreign != ForeignContenders::Warn {
             return setting("names of contenders to ignore must not be empty: that would be all");
         }
         if self.paths_limit.is_some_and(|bytes| bytes < 4_096) {
