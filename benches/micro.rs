@@ -64,14 +64,16 @@ fn read_a_name(name: &str) -> Option<Ticket<'_>> {
 #[divan::bench]
 fn who_blocks_the_last_of_10_000(bencher: Bencher<'_, '_>) {
     let (names, last) = contenders(mutex());
-    bencher.bench_local(|| Rule::permits(1).decide(black_box(&last), black_box(&names)));
+    bencher.bench_local(|| {
+        Rule::permits(1).decide_but_for(black_box(&last, |_| false), black_box(&names))
+    });
 }
 
 #[divan::bench]
 fn who_blocks_the_last_of_10_000_for_16_permits(bencher: Bencher<'_, '_>) {
     let (names, last) = contenders(semaphore());
     let rule = Rule::permits(PERMITS);
-    bencher.bench_local(|| rule.decide(black_box(&last), black_box(&names)));
+    bencher.bench_local(|| rule.decide_but_for(black_box(&last, |_| false), black_box(&names)));
 }
 
 #[divan::bench]
@@ -79,8 +81,10 @@ fn whether_the_first_of_10_000_holds(bencher: Bencher<'_, '_>) {
     let (mut names, _) = contenders(mutex());
     names.sort_by_key(|name| name[name.len() - 10..].to_owned());
     let first = names[0].clone();
-    assert_eq!(Rule::permits(1).decide(&first, &names), Verdict::Admitted);
-    bencher.bench_local(|| Rule::permits(1).decide(black_box(&first), black_box(&names)));
+    assert_eq!(Rule::permits(1).decide_but_for(&first, &names, |_| false), Verdict::Admitted);
+    bencher.bench_local(|| {
+        Rule::permits(1).decide_but_for(black_box(&first, |_| false), black_box(&names))
+    });
 }
 
 /// `threads` threads hand one lock over, ten thousand times in total.

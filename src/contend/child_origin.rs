@@ -132,6 +132,13 @@ fn owned(tickets: Vec<Ticket<'_>>) -> Vec<String> {
     tickets.iter().map(|one| one.name().to_owned()).collect()
 }
 
+/// How many children were ever made below the node with this stat: sequence numbers are less.
+pub(super) fn children_made(stat: &Stat) -> i32 {
+    // Creates and deletes of children are counted together, and the count may wrap.
+    let twice = stat.child_changes.checked_add(stat.children).filter(|sum| *sum >= 0);
+    twice.map_or(i32::MAX, |twice| twice / 2)
+}
+
 /// Whether that name leaves open whether its node contends.
 pub(super) fn is_uncertain(name: &str) -> bool {
     Ticket::parse(name).is_some_and(|ticket| !ticket.is_certain())
@@ -140,6 +147,57 @@ pub(super) fn is_uncertain(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+    const HEX: &str = "0f8fad5bd9cb469fa16570867728950e";
+
+    fn ticket(name: &str) -> Ticket<'_> {
+        Ticket::parse(name).unwrap_or_else(|| panic!("{name:?} has no number"))
+    }
+
+    /// By place, by name, and by what the stat says: of all combinations.
+    #[test]
+    fn a_child_comes_before_by_its_number_and_by_its_name_or_its_making() {
+        let (mine, made) = (format!("_c_{UUID}-lock-0000000005"), Some(100));
+        let session = |czxid| ChildOrigin::OfSession { czxid };
+        let (before, after) = (session(99), session(101));
+        let (lasting, hidden) = (ChildOrigin::Lasting, ChildOrigin::Hidden);
+        let letter = format!("{HEX}__lock__");
+        for (front, by_origin) in [
+            (&*letter, [true; 4]),
+            ("lock-", [true; 4]),
+            ("etl-lock-", [true, false, false, true]),
+            ("x-5-", [true, false, false, true]),
+            ("worker-", [true, false, false, true]),
+            ("", [true, false, false, true]),
+        ] {
+            for (number, is_lower) in [(4, true), (6, false), (2_024_010_112, false)] {
+                let name = format!("{front}{number:010}");
+                let theirs = ticket(&name);
+                let origins = [before, after, lasting, hidden];
+                for (origin, expected) in origins.into_iter().zip(by_origin) {
+                    let is_before = theirs.is_before(&ticket(&mine))
+                        && (theirs.is_certain() || origin.is_before(made));
+                    assert_eq!(is_before, is_lower && expected, "{name} {origin:?}");
+                }
+            }
+        }
+        // Only a downgraded reader shares a number, and its name is known.
+        assert!(!ticket("a0000000005").is_before(&ticket(&mine)));
+    }
+
+    #[test]
+    fn a_number_that_the_server_cannot_have_given_is_no_contender_s() {
+        // Seven were made, and two of them deleted.
+        let parent = Stat { child_changes: 9, children: 5, ..Stat::default() };
+        let made = children_made(&parent);
+        assert!(ticket("host-0000000006").may_be_of(made));
+        assert!(!ticket("host-0000000007").may_be_of(made));
+        assert!(!ticket("etl-lock-2024010112").may_be_of(made));
+        assert!(ticket(&format!("_c_{UUID}-lock-2024010112")).may_be_of(made));
+        let wrapped = Stat { child_changes: i32::MAX, children: 5, ..Stat::default() };
+        assert!(ticket("host-2024010112").may_be_of(children_made(&wrapped)));
+    }
 
     #[test]
     fn only_a_session_s_node_that_was_made_before_comes_before() {

@@ -7,8 +7,6 @@ use std::ops::Range;
 use uuid::Uuid;
 use uuid::fmt::{Hyphenated, Simple};
 
-use crate::session::connection::Stat;
-
 /// What a contender holds or waits for, as its node's name shows.
 ///
 /// Other clients' names are recognised too, so that one lock path can be shared with them. A name
@@ -247,12 +245,10 @@ impl<'a> Ticket<'a> {
         self.is_known
     }
 
-    /// Whether a server may have given it its number, below a node with this stat: one that cannot have been given is no
-    /// contender's, if the name does not tell that.
-    pub(crate) fn may_be_of(&self, parent: &Stat) -> bool {
-        // Creates and deletes of children are counted together, and the count may wrap.
-        let twice_made = parent.child_changes.checked_add(parent.children).filter(|sum| *sum >= 0);
-        self.is_certain() || twice_made.is_none_or(|sum| self.sequence < sum / 2)
+    /// Whether a server may have given it its number, below a node in which so many children were made: one that cannot
+    /// have been given is no contender's, if the name does not tell that.
+    pub(crate) fn may_be_of(&self, made: i32) -> bool {
+        self.is_certain() || self.sequence < made
     }
 
     /// What the name says of the recipe, besides the guid and the number.
@@ -466,7 +462,6 @@ fn split_write_lock(head: &str) -> Option<(Range<usize>, ContenderKind)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contend::child_origin::ChildOrigin;
     use proptest::prelude::*;
 
     const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
@@ -638,49 +633,6 @@ mod tests {
             assert_eq!(ticket.recipe(), recipe, "{name}");
             assert!(ticket.is_of_a_known_recipe());
         }
-    }
-
-    /// By place, by name, and by what the stat says: of all combinations.
-    #[test]
-    fn a_child_comes_before_by_its_number_and_by_its_name_or_its_making() {
-        let (mine, made) = (format!("_c_{UUID}-lock-0000000005"), Some(100));
-        let session = |czxid| ChildOrigin::OfSession { czxid };
-        let (before, after) = (session(99), session(101));
-        let (lasting, hidden) = (ChildOrigin::Lasting, ChildOrigin::Hidden);
-        let letter = format!("{HEX}__lock__");
-        for (front, by_origin) in [
-            (&*letter, [true; 4]),
-            ("lock-", [true; 4]),
-            ("etl-lock-", [true, false, false, true]),
-            ("x-5-", [true, false, false, true]),
-            ("worker-", [true, false, false, true]),
-            ("", [true, false, false, true]),
-        ] {
-            for (number, is_lower) in [(4, true), (6, false), (2_024_010_112, false)] {
-                let name = format!("{front}{number:010}");
-                let theirs = ticket(&name);
-                let origins = [before, after, lasting, hidden];
-                for (origin, expected) in origins.into_iter().zip(by_origin) {
-                    let is_before = theirs.is_before(&ticket(&mine))
-                        && (theirs.is_certain() || origin.is_before(made));
-                    assert_eq!(is_before, is_lower && expected, "{name} {origin:?}");
-                }
-            }
-        }
-        // Only a downgraded reader shares a number, and its name is known.
-        assert!(!ticket("a0000000005").is_before(&ticket(&mine)));
-    }
-
-    #[test]
-    fn a_number_that_the_server_cannot_have_given_is_no_contender_s() {
-        // Seven were made, and two of them deleted.
-        let parent = Stat { child_changes: 9, children: 5, ..Stat::default() };
-        assert!(ticket("host-0000000006").may_be_of(&parent));
-        assert!(!ticket("host-0000000007").may_be_of(&parent));
-        assert!(!ticket("etl-lock-2024010112").may_be_of(&parent));
-        assert!(ticket(&format!("_c_{UUID}-lock-2024010112")).may_be_of(&parent));
-        let wrapped = Stat { child_changes: i32::MAX, children: 5, ..Stat::default() };
-        assert!(ticket("host-2024010112").may_be_of(&wrapped));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use super::ask_and_break::is_request;
-use super::child_origin::contenders_in_order;
+use super::child_origin::{children_made, contenders_in_order};
 use super::contender_facts::{Facts, facts};
 use super::contender_node_name::{ContenderKind, Ticket};
 use super::interop_warning::those_who_may_hold_too;
@@ -313,8 +313,9 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
 /// `None` if all have gone meanwhile: there may be new contenders that were not in the list.
 fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Contender>>> {
     let (children, stat) = session.names_and_stat(whole, false)?.unwrap_or_default();
+    let made = children_made(&stat);
     let tickets = in_grant_order(children.iter());
-    let tickets: Vec<_> = tickets.into_iter().filter(|one| one.may_be_of(&stat)).collect();
+    let tickets: Vec<_> = tickets.into_iter().filter(|one| one.may_be_of(made)).collect();
     let paths: Vec<String> = tickets.iter().map(|one| path::join(whole, one.name())).collect();
     let (mut found, mut is_any_there) = (HashMap::with_capacity(tickets.len()), tickets.is_empty());
     for (ticket, read) in tickets.iter().zip(session.read_each(&paths)) {

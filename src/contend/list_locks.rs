@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::ask_about_many_nodes::AskEach;
-use super::child_origin::is_uncertain;
+use super::child_origin::{children_made, is_uncertain};
 use super::contender_node_name::{ContenderKind, Ticket};
 use super::list_contenders::Contender;
 use super::rule::{count_holders, in_grant_order};
@@ -270,8 +270,9 @@ impl Walk {
         if is_of_a_session && is_uncertain(path::last(path)) {
             self.of_sessions.insert(path.to_owned());
         }
+        let made = children_made(stat);
         let may_contend = |name: &&str| {
-            let ticket = Ticket::parse(name).filter(|one| one.may_be_of(stat));
+            let ticket = Ticket::parse(name).filter(|one| one.may_be_of(made));
             ticket.is_some() && !is_item_of_a_queue(name)
         };
         let numbered: Names = children.iter().filter(may_contend).collect();
