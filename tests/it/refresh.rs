@@ -45,7 +45,7 @@ fn refresh(waits: &Waits, client: &Client) -> Waits {
 fn asked(proxy: &Proxy) -> (u64, Vec<String>) {
     let all = proxy.requests();
     proxy.reset_counts();
-    let lists = all.iter().filter(|one| one.opcode == opcode::GET_CHILDREN).count();
+    let lists = all.iter().filter(|one| one.opcode == opcode::GET_CHILDREN2).count();
     let reads = all.into_iter().filter(|one| one.opcode == opcode::GET_DATA);
     (lists as u64, reads.filter_map(|one| one.path).collect())
 }
@@ -152,7 +152,7 @@ fn a_new_holder_is_shown_with_the_time_since_when_it_holds() {
 
 /// The most requests that the server got in any one second.
 fn most_in_a_second(proxy: &Proxy) -> usize {
-    let of_looks = [opcode::GET_CHILDREN, opcode::GET_DATA, opcode::EXISTS];
+    let of_looks = [opcode::GET_CHILDREN2, opcode::GET_DATA, opcode::EXISTS];
     let all = proxy.requests().into_iter().filter(|one| of_looks.contains(&one.opcode));
     let at: Vec<Instant> = all.map(|one| one.at).collect();
     let until = |first: &Instant| *first + Duration::from_secs(1);
@@ -218,7 +218,7 @@ fn a_lost_connection_repeats_one_step_and_an_outage_or_the_end_of_the_client_end
     assert!(lists == 31 && reads.len() > 30, "{lists} lists, {} reads", reads.len());
     // With one request in a second, it would take a minute.
     let look = look_in_background(&zk, 1);
-    assert!(proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
+    assert!(proxy.wait_for_request(opcode::GET_CHILDREN2, SOON));
     zk.close();
     assert_eq!(kind(look.join().unwrap()), ErrorKind::Closed);
     drop(zk);
@@ -226,7 +226,7 @@ fn a_lost_connection_repeats_one_step_and_an_outage_or_the_end_of_the_client_end
     let zk = builder.connect_timeout(Duration::from_secs(2)).connect().unwrap();
     proxy.reset_counts();
     let look = look_in_background(&zk, 1);
-    assert!(proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
+    assert!(proxy.wait_for_request(opcode::GET_CHILDREN2, SOON));
     proxy.refuse();
     assert_eq!(kind(look.join().unwrap()), kind(zk.waits(&site.base)));
     proxy.release();
