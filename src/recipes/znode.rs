@@ -204,7 +204,9 @@ impl Znode {
     ///
     /// # Errors
     ///
-    /// [`AlreadyExists`](ErrorKind::AlreadyExists); [`NotFound`](ErrorKind::NotFound) if the parent
+    /// [`AlreadyExists`](ErrorKind::AlreadyExists); if a reply was lost before, the node may be created
+    /// [later](crate::Error::may_have_taken_effect) all the same, once the one that exists is deleted.
+    /// [`NotFound`](ErrorKind::NotFound) if the parent
     /// does not exist; [`InvalidArgument`](ErrorKind::InvalidArgument) for an ACL that the server
     /// does not accept; otherwise as for [`Znode`].
     pub fn create(

@@ -219,10 +219,21 @@ fn values(run: &Run) -> BTreeMap<String, Vec<Call<OnValue>>> {
                 Call { effect: OnValue::Set(data.clone(), None), span: call.span, unsure: true };
             calls.extend(std::iter::repeat_n(again, resent(call.span)));
         }
+        // Of one that was refused after a lost reply, the first attempt may still come, once the node is deleted.
+        if let OnValue::Create(data, Some(false)) = &call.effect
+            && call.span.1 - call.span.0 > RESENT_AFTER
+        {
+            let span = (call.span.0, call.span.1 + LATE_FOR);
+            let late = Call { effect: OnValue::Create(data.clone(), None), span, unsure: true };
+            calls.push(late);
+        }
         calls.push(call);
     }
     values
 }
+
+/// For how long a request of a lost connection may still be carried out, at most: longer than links are stalled.
+const LATE_FOR: u64 = 60 * SECOND;
 
 /// How often it may have been sent in vain: under such resets, about once in a tenth of a second.
 fn resent((begun, done): Span) -> usize {
