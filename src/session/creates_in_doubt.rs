@@ -71,7 +71,7 @@ struct CreateInDoubt {
 }
 
 impl CreatesInDoubt {
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(super) fn count(&self) -> usize {
         self.count
     }

@@ -312,7 +312,7 @@ impl OwnedNodes {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn doubts(&self) -> usize {
         self.state.lock().doubts.count()
     }
