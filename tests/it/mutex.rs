@@ -391,7 +391,7 @@ fn s13_children_that_do_not_contend_are_ignored() {
     for name in strangers {
         raw.create(&format!("{node}/{name}"), b"", Kind::Persistent).unwrap();
     }
-    intrude(&mut raw, &node, "node-", b"");
+    raw.create(&format!("{node}/node-"), b"", Kind::PersistentSequential).unwrap();
     let guard = lock.try_lock().unwrap().expect("there is no contender");
     assert_eq!(names(&lock.contenders().unwrap()), [last(guard.path())]);
     let cancel = Cancel::new();
