@@ -76,6 +76,7 @@ fn every_other_program_s_contender_is_waited_for_and_shown() {
         raw.delete(&made).unwrap();
         waiter.join().unwrap();
     }
+    drop(lock);
     site.finish([zk]);
 }
 
@@ -112,6 +113,7 @@ fn what_lasts_or_came_later_is_nobody_s_predecessor() {
     raw.delete(&late).unwrap();
     waiter.join().unwrap().unlock().unwrap();
     raw.delete_recursive(&node).unwrap();
+    drop(lock);
     site.finish([zk]);
 }
 
@@ -148,6 +150,7 @@ fn a_wait_behind_an_unknown_recipe_is_told_with_all_that_is_known() {
     let told = events.lock().unwrap().clone();
     let session = Some(raw.session().into());
     assert_eq!(told, [(node, made, session, true, "tserver1".to_owned())]);
+    drop(lock);
     site.finish([zk]);
 }
 
@@ -216,6 +219,7 @@ fn locks_whose_names_look_like_contenders_are_listed_and_do_not_block_their_base
     assert_eq!(of_base.contenders().unwrap().len(), 0);
     of_base.try_lock().unwrap().expect("nobody holds it").unlock().unwrap();
     guards.into_iter().for_each(|guard| assert!(guard.unlock().is_ok()));
+    drop(of_base);
     site.finish([zk]);
 }
 
@@ -245,6 +249,9 @@ fn the_unknown_is_passed_only_if_the_client_was_told_so() {
         for (client, passes) in clients.iter().zip(passes) {
             let got = strict(client, &site.base, "a").try_lock().unwrap();
             assert_eq!(got.is_some(), passes, "{name}");
+            drop(got);
+            // What a client has left is in the way of the next one until it is gone.
+            site.wait_for_children("a", 1);
         }
         raw.delete(&made).unwrap();
     }
@@ -271,6 +278,8 @@ fn only_what_contends_is_broken() {
     let error = lock.break_lock(&one).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     assert!(raw.exists(&made).unwrap().is_some());
+    raw.delete(&made).unwrap();
+    drop(lock);
     site.finish([zk]);
 }
 

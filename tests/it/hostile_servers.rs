@@ -502,7 +502,7 @@ fn a_reply_beyond_the_limit_fails_its_call_and_not_the_connection() {
     let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     let connections = liar.connections();
-    liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
+    liar.tell(About::Request(opcode::GET_CHILDREN2), |truth| {
         Lie::Say(with_length(&[&truth[..16], &vec![0; LENGTH]].concat()))
     });
     let error = lock.contenders().unwrap_err();
@@ -529,7 +529,7 @@ fn a_flood_takes_no_memory_and_ends() {
     drop(lock.lock().unwrap());
     let before = peak_memory();
     let connections = liar.connections();
-    liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
+    liar.tell(About::Request(opcode::GET_CHILDREN2), |truth| {
         let head = [ints(&[i32::MAX]), truth[..16].to_vec(), vec![0; MIB]].concat();
         // The first chunk is the beginning of the frame, the others continue its body: 192 MiB.
         Lie::Flood(head, 192)
@@ -604,7 +604,7 @@ fn a_number_from_the_future_costs_the_session_and_no_more() {
     let threads = zk.stats().threads;
     let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
-    liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
+    liar.tell(About::Request(opcode::GET_CHILDREN2), |truth| {
         Lie::SayAndClose(reply(int(truth, 0), i64::MAX, 0, &truth[16..]))
     });
     assert_eq!(lock.contenders().unwrap(), []);
