@@ -65,7 +65,7 @@ pub enum ErrorKind {
     /// anew.
     SequenceExhausted,
     /// Other clients use another number of permits or participants, or the participant has voted
-    /// otherwise before, or the path is an ephemeral node of another program. Nothing was acquired or voted.
+    /// otherwise before, or a node above is ephemeral, and can have no children. Nothing was acquired or voted.
     Conflict,
     /// Another member or participant has the requested name.
     Taken,

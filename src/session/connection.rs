@@ -178,8 +178,8 @@ impl fmt::Display for Fault {
                  servers",
             ),
             Fault::BelowEphemeral => f.write_str(
-                "the lock path, or a node above it, is an ephemeral node of another program, which can have no \
-                 children: it is no lock of a queue, and whoever made it leads as long as it is there",
+                "a node above it is ephemeral, and can have no children: if that is the lock path, it is no lock \
+                 of a queue, and whoever made it leads as long as it is there",
             ),
             Fault::TooLarge(why) | Fault::Refused(why) | Fault::System(why) => f.write_str(why),
             Fault::Unknown => f.write_str("the server does not know the operation"),

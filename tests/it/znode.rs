@@ -82,7 +82,7 @@ fn each_mode_makes_its_kind_of_node() {
     let ephemeral = node("ephemeral").create(CreateMode::Ephemeral, "ours").unwrap();
     assert_eq!(ephemeral.stat().unwrap().unwrap().owner, zk.session_id());
     let below = zk.znode(format!("{}/child", ephemeral.path()));
-    assert_eq!(kind(below.create(CreateMode::Persistent, "")), ErrorKind::Server);
+    assert_eq!(kind(below.create(CreateMode::Persistent, "")), ErrorKind::Conflict);
     for mode in [CreateMode::PersistentSequential, CreateMode::EphemeralSequential] {
         let made = [(); 2].map(|()| node("item-").create(mode, "").unwrap());
         let [first, second] = made.each_ref().map(|made| made.path().to_owned());
