@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::acquisition_steps::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
 use super::ask_and_break::is_request;
 use super::ask_worse_holders::WorseAhead;
-use super::child_origin::{ChildOrigin, LastingChildren, ask_origins, is_uncertain};
+use super::child_origin::{ChildOrigin, LastingChildren, ask_origins, is_ignored, is_uncertain};
 use super::contender_facts::{with_facts_of, with_wait};
 use super::contender_node_name::{Form, NodeNaming, Ticket, is_contender};
 use super::end_overdue_maintenance::MaintenanceAhead;
@@ -487,12 +487,12 @@ impl Attempt<'_> {
             let core = self.call.core();
             core.warn_once(&self.node, || interop_warning::warning(form, children));
             let foreign = core.foreign_contenders();
-            let is_passed = |name: &&str| {
-                let ticket = Ticket::parse(name).filter(|one| !one.is_certain());
-                ticket.is_some_and(|one| foreign.passes(name, one.is_of_a_known_recipe()))
-            };
-            let waits = *foreign == ForeignContenders::Wait;
-            if let Some(name) = children.iter().filter(|_| !waits).find(is_passed) {
+            if *foreign == ForeignContenders::Wait {
+                return;
+            }
+            let is_passed =
+                |name: &&str| Ticket::parse(name).is_some_and(|one| is_ignored(&one, &foreign));
+            if let Some(name) = children.iter().find(is_passed) {
                 let why = "a contender that is not waited for, as the client's settings want it";
                 core.warn_once(&path::join(&self.node, name), || Some(why.to_owned()));
             }

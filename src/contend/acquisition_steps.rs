@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::child_origin::is_ignored;
 use super::contender_node_name::{ContenderKind, Form, Ticket, is_contender};
 use super::end_overdue_maintenance::HoldAhead;
 use super::rule::{Rule, Verdict, Watch, in_grant_order};
@@ -579,9 +580,7 @@ impl Acquisition {
 
     /// Whether that child is known not to come before the own node, or not waited for.
     fn passes(&self, theirs: &Ticket<'_>) -> bool {
-        !theirs.is_certain()
-            && (self.passed.contains(theirs.name())
-                || self.foreign.passes(theirs.name(), theirs.is_of_a_known_recipe()))
+        self.passed.contains(theirs.name()) || is_ignored(theirs, &self.foreign)
     }
 
     /// The children of which to ask whether they contend, before this watch is set or the call gives up; the latest
@@ -596,7 +595,6 @@ impl Acquisition {
         judged: &Names,
         by_children: bool,
     ) -> Vec<String> {
-        let Some(mine) = Ticket::parse(&own.name) else { return Vec::new() };
         let is_open = |one: &Ticket<'_>| {
             !one.is_certain() && !self.before.contains(one.name()) && !self.passes(one)
         };
@@ -608,9 +606,7 @@ impl Acquisition {
             }
             Watch::Children => true,
         };
-        if !matters {
-            return Vec::new();
-        }
+        let Some(mine) = Ticket::parse(&own.name).filter(|_| matters) else { return Vec::new() };
         let ahead = judged.iter().filter_map(Ticket::parse);
         let mut open: Vec<_> = ahead.filter(|one| one.is_before(&mine) && is_open(one)).collect();
         open.sort_unstable_by(|one, other| other.cmp(one));

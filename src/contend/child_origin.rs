@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::contender_node_name::Ticket;
 use super::rule::{in_grant_order, in_grant_order_by};
+use crate::foreign_contenders::ForeignContenders;
 use crate::path;
 use crate::rt::{self, Mutex};
 use crate::session::connection::{Answer, Fault, Found, Names, Stat};
@@ -137,6 +138,11 @@ pub(super) fn children_made(stat: &Stat) -> i32 {
     // Creates and deletes of children are counted together, and the count may wrap.
     let twice = stat.child_changes.checked_add(stat.children).filter(|sum| *sum >= 0);
     twice.map_or(i32::MAX, |twice| twice / 2)
+}
+
+/// Whether that child is not waited for, if it contends, as the client's settings want it.
+pub(super) fn is_ignored(child: &Ticket<'_>, foreign: &ForeignContenders) -> bool {
+    foreign.passes(child.name(), child.is_of_a_known_recipe()) && !child.is_certain()
 }
 
 /// Whether that name leaves open whether its node contends.

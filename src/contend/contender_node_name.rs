@@ -191,7 +191,7 @@ pub(crate) struct Ticket<'a> {
 
 impl<'a> Ticket<'a> {
     /// Reads a child's name; `None` for a child without a sequence number. If the name is not
-    /// [certain](Ticket::is_certain), it may be no contender: see [`node_origin`](super::node_origin).
+    /// [certain](Ticket::is_certain), it may be no contender: see [`child_origin`](super::child_origin).
     pub(crate) fn parse(name: &'a str) -> Option<Ticket<'a>> {
         Ticket::parse_up_to(i32::MAX, name)
     }
