@@ -115,7 +115,7 @@ fn ten_thousand_hand_overs(bencher: Bencher<'_, '_>, threads: usize) {
 #[divan::bench]
 fn a_kept_lock_again(bencher: Bencher<'_, '_>) {
     let client = zklock::bench_only::client();
-    let builder = zklock::DistributedLock::builder(&client, "/locks", "one");
-    let lock = builder.keep_for(std::time::Duration::from_secs(3600)).build();
+    let lock = zklock::DistributedLock::new(&client, "/locks", "one");
+    let lock = lock.keep_for(std::time::Duration::from_secs(3600));
     bencher.bench_local(|| drop(lock.lock()));
 }

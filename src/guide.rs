@@ -113,8 +113,7 @@
 //! - Later: the [retryable](crate::Error::is_retryable) [`System`](crate::ErrorKind::System),
 //!   [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted), [`Full`](crate::ErrorKind::Full)
 //!
-//! No call returns all of them. If the client limits its [retries](crate::Retry),
-//! trouble with the connection beyond that limit ends a wait for a lock, too.
+//! No call returns all of them.
 //!
 //! # What no recipe can do
 //!

@@ -49,10 +49,10 @@
 //!
 //! # Client
 //!
-//! [`Client`] is one session, kept over lost connections. [`ClientBuilder`] has its settings,
-//! [`Retry`] limits lost replies and outages, and [`on_event`](ClientBuilder::on_event) reports
-//! each [`Event`]. The client also reads and writes a program's own nodes on that session
-//! ([`znode`](Client::znode), [`transaction`](Client::transaction)).
+//! [`Client`] is one session, kept over lost connections. [`ClientBuilder`] has its settings, and
+//! [`on_event`](ClientBuilder::on_event) reports each [`Event`]. The client also reads and writes a
+//! program's own nodes on that session ([`znode`](Client::znode),
+//! [`transaction`](Client::transaction)).
 //!
 //! # Errors
 //!
@@ -279,7 +279,6 @@ pub use session::cancel::Cancel;
 pub use session::changes_iterator::Changes;
 pub use session::client::{Client, ClientBuilder, ClientStats};
 pub use session::notify::Subscription;
-pub use session::retry_limits::Retry;
 pub use session::status::SessionState;
 pub use session::wait_limit::Wait;
 pub use session_id::SessionId;
@@ -346,7 +345,7 @@ const _: () = {
     const fn sent<T: Send>() {}
     const fn shared<T: Send + Sync>() {}
     shared::<(Client, ClientBuilder, ClientStats, Subscription)>();
-    shared::<(SessionState, SessionId, Event, Cancel, Wait, Retry)>();
+    shared::<(SessionState, SessionId, Event, Cancel, Wait)>();
     shared::<(Error, ErrorKind, Result<()>, Acl, Permissions, FencingToken)>();
     shared::<(DistributedLock, DistributedRwLock, DistributedSemaphore)>();
     shared::<(ReentrantLock, MultiLock)>();

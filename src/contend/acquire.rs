@@ -189,7 +189,7 @@ pub(crate) fn acquire_after(
     others: &OthersSeen,
     begin: Instant,
 ) -> Result<Option<Hold>> {
-    let mut call = Call::new(contention.client.core(), limits.wait).with_retry();
+    let mut call = Call::new(contention.client.core(), limits.wait);
     let got = pursue(contention, &mut call, limits.patient, others, None, Some)?;
     others.or_unanswered(got, begin, contention.client.core(), contention.node)
 }

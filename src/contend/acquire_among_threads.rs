@@ -87,7 +87,7 @@ impl Sharer {
         contention: impl Fn() -> Contention<'c>,
     ) -> Result<Option<Hold>> {
         let begin = rt::now();
-        let mut call = Call::new(client.core(), limits.wait).with_retry();
+        let mut call = Call::new(client.core(), limits.wait);
         let got = self.find(client, &mut call, limits.patient, begin, &contention)?;
         if got.is_none() {
             let holder = self.node.state.lock().holder();

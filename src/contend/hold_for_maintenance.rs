@@ -193,7 +193,7 @@ impl<'a> Maker<'a> {
             guids: Vec::new(),
             meant: StillMeant::default(),
             lock_node: core.whole(contention.node),
-            watch_loop: WatchLoop::new(Call::new(core, wait).with_retry()),
+            watch_loop: WatchLoop::new(Call::new(core, wait)),
             name: None,
             clock: None,
             version: 0,

@@ -62,8 +62,8 @@ pub struct ListedLock {
 pub enum UnlistedReason {
     /// An ACL hides the node's children, or a contender's data: this client needs READ on the node.
     NotAuthorized,
-    /// The list of the node's children is larger than the client
-    /// [accepts](crate::ClientBuilder::max_reply).
+    /// The list of the node's children is larger than the 64 MiB that the client accepts, or than
+    /// the server's own limit.
     TooLarge,
     /// This many of the node's children were not looked at, because a list looks at 20,000
     /// nodes at most.

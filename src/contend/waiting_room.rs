@@ -43,7 +43,7 @@ pub(crate) fn acquire_in_turn(
     begin: Instant,
 ) -> Result<Option<Hold>> {
     let core = lock.client.core();
-    let mut call = Call::new(core, limits.wait).with_retry();
+    let mut call = Call::new(core, limits.wait);
     loop {
         let Some(mut place) = pursue(room, &mut call, limits.patient, others, None, Some)? else {
             return others.or_unanswered(None, begin, core, lock.node);

@@ -16,5 +16,4 @@ pub(crate) struct LinkConfig {
     pub(crate) tick: Option<Duration>,
     /// How long a caller waits for a new session.
     pub(crate) connect_timeout: Duration,
-    pub(crate) max_reply: usize,
 }

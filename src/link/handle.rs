@@ -27,6 +27,9 @@ pub(crate) struct Link {
     pub(super) shared: Arc<LinkShared>,
 }
 
+/// The largest reply that a client accepts, in bytes: a larger one fails its request only.
+const MAX_REPLY: usize = 64 << 20;
+
 impl Link {
     /// Starts to connect, and reports the progress by notices.
     pub(crate) fn open(config: LinkConfig, on_notice: OnNotice, on_event: OnEvent) -> Result<Link> {
@@ -39,7 +42,7 @@ impl Link {
         far.set_nonblocking(true).map_err(system)?;
         let (commands, received) = unbounded();
         let unsupported_operations = Arc::clone(&config.resolver.unsupported_operations);
-        let core = LinkCore::new(config.max_reply, unsupported_operations);
+        let core = LinkCore::new(MAX_REPLY, unsupported_operations);
         let shared = Arc::new(LinkShared {
             lease_end: AtomicU64::new(LAPSED),
             info: Mutex::default(),

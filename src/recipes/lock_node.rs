@@ -612,7 +612,14 @@ macro_rules! node_settings {
                 $(self.$kept = Default::default();)?
                 self
             }
+        }
+    };
+}
 
+/// The setting of locks that can share a path with those of other libraries.
+macro_rules! naming_setting {
+    ($lock:ident $(, $kept:ident)?) => {
+        impl $lock {
             /// Sets how the contenders' nodes are [named](crate::LockNode#settings). Default
             /// [`NodeNaming::Curator`].
             #[must_use = "the value is changed, and returned"]
@@ -671,4 +678,4 @@ macro_rules! guard {
     };
 }
 
-pub(crate) use {guard, node_settings, patience_setting, settings};
+pub(crate) use {guard, naming_setting, node_settings, patience_setting, settings};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::lock_node::{LockNode, guard, patience_setting, settings};
+use super::lock_node::{LockNode, guard, naming_setting, patience_setting, settings};
 use super::recipe_znode::NodeConfig;
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist, insist_within, report_end};
@@ -92,22 +92,6 @@ impl DistributedLock {
         DistributedLock { lock_node, policy, sharer: OnceLock::new() }
     }
 
-    /// Returns the same lock as [`new`](DistributedLock::new); settings and
-    /// [`build`](DistributedLock::build) may follow.
-    pub fn builder(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-    ) -> DistributedLock {
-        DistributedLock::new(zk, base, name)
-    }
-
-    /// Ends a chain that [`builder`](DistributedLock::builder) began, and returns the lock.
-    #[must_use = "the value is returned"]
-    pub fn build(self) -> DistributedLock {
-        self
-    }
-
     /// Blocks until the lock is held.
     ///
     /// It goes on through lost connections, lost sessions and outages; in a new session it queues
@@ -126,9 +110,7 @@ impl DistributedLock {
     /// [`QuotaExceeded`](crate::ErrorKind::QuotaExceeded), [`Unsupported`](crate::ErrorKind::Unsupported),
     /// [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted),
     /// [`Closed`](crate::ErrorKind::Closed), [`System`](crate::ErrorKind::System),
-    /// [`Server`](crate::ErrorKind::Server). Beyond the limits of a [`Retry`](crate::Retry),
-    /// [`Connect`](crate::ErrorKind::Connect) and [`SessionLost`](crate::ErrorKind::SessionLost),
-    /// too. No error leaves a node behind.
+    /// [`Server`](crate::ErrorKind::Server). No error leaves a node behind.
     pub fn lock(&self) -> Result<LockGuard> {
         insist(|| self.acquire(Limits::patient(&Wait::FOREVER)))
     }
@@ -230,6 +212,7 @@ impl DistributedLock {
 }
 
 settings!(DistributedLock, sharer);
+naming_setting!(DistributedLock, sharer);
 patience_setting!(DistributedLock, sharer);
 
 impl DistributedLock {

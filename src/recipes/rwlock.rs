@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lock_node::{LockNode, guard, patience_setting, settings};
+use super::lock_node::{LockNode, guard, naming_setting, patience_setting, settings};
 use crate::acl::Acl;
 use crate::contend::contender_node_name::{ContenderKind, Form, NodeNaming};
 use crate::contend::hold::Hold;
@@ -152,6 +152,7 @@ impl DistributedRwLock {
 }
 
 settings!(DistributedRwLock);
+naming_setting!(DistributedRwLock);
 patience_setting!(DistributedRwLock);
 
 /// Holds a [`DistributedRwLock`] for reading; dropping the guard releases the lock as with a

@@ -10,10 +10,9 @@ use super::client_shared_state::{ClientCore, Patience};
 use super::connection::{Answer, Fault};
 use super::notify::{Signal, Subscription, Waiter};
 use super::one_session::{Session, rejected};
-use super::retry_limits::Retry;
-use super::wait_limit::{Wait, worth_asking};
+use super::wait_limit::Wait;
 use crate::connection_notice::End;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::link::reading_turn::AwaitsServer;
 use crate::rt::{self, Deadline};
 
@@ -47,12 +46,6 @@ pub(crate) struct Call {
     session: Option<(Arc<Session>, Subscription)>,
     /// Whether it asks no other session when this one has ended.
     stays: bool,
-    /// Which faults it puts up with.
-    retry: Retry,
-    /// How many requests had no answer, plus how many sessions were lost.
-    losses: u32,
-    /// Since when there has been no connection.
-    cut_off: Option<Instant>,
     is_unanswered: bool,
     has_lost_answers: bool,
     /// When a wait ends though the bell was not rung.
@@ -112,12 +105,6 @@ impl Call {
         Call { wait: self.ask_wait.clone(), ..self }
     }
 
-    /// The same, but it fails after more lost answers and sessions, or a longer outage, than the client
-    /// allows.
-    pub(crate) fn with_retry(self) -> Call {
-        Call { retry: self.core.retry_policy(), ..self }
-    }
-
     fn with(core: &Arc<ClientCore>, wait: &Wait, waiter: Waiter, bell: Signal) -> Call {
         Call {
             core: Arc::clone(core),
@@ -128,9 +115,6 @@ impl Call {
             bell,
             session: None,
             stays: false,
-            retry: Retry::default(),
-            losses: 0,
-            cut_off: None,
             is_unanswered: false,
             has_lost_answers: false,
             alarm: None,
@@ -208,11 +192,10 @@ impl Call {
         Ok(())
     }
 
-    /// Waits as `wait` does; without a connection, only as long as an outage may last.
+    /// Waits as `wait` does; without a connection, no alarm ends it.
     pub(crate) fn wait_if(&mut self, is_connected: bool) -> Result<(), Stop> {
         self.check()?;
         if is_connected {
-            self.cut_off = None;
             self.waiter.wait(self.until().earlier(self.alarm()));
             return Ok(());
         }
@@ -280,33 +263,11 @@ impl Call {
     }
 
     fn wait_for_connection(&mut self, until: Deadline) -> Result<(), Stop> {
-        let until = self.longest_outage(until);
         if until.has_passed() {
-            return Err(self.outage());
+            return Err(self.over());
         }
         self.waiter.wait(until);
         Ok(())
-    }
-
-    /// By when there has to be a connection. The end of the session does not begin a new outage.
-    fn longest_outage(&mut self, until: Deadline) -> Deadline {
-        let Some(longest) = self.retry.longest_outage() else { return until };
-        let since = *self.cut_off.get_or_insert_with(rt::now);
-        since.checked_add(longest).map_or(until, |end| Deadline::at(end).earlier(until))
-    }
-
-    /// Why the call ends, if there is no connection in time.
-    fn outage(&self) -> Stop {
-        match self.retry.longest_outage() {
-            Some(longest) if !self.ask_wait.is_over() => {
-                let message = format!(
-                    "gave up: no connection to the ensemble for longer than Retry::outage allows \
-                     ({longest:?})"
-                );
-                Error::new(ErrorKind::Connect, message).into()
-            }
-            _ => self.over(),
-        }
     }
 
     /// Waits until a condition of the caller's own is true, for which the bell is rung.
@@ -353,25 +314,14 @@ impl Call {
                     self.session = None;
                     return Err(rejection.into());
                 }
-                Some(end) => {
-                    self.session = None;
-                    // The answer without which it was replaced is counted.
-                    if end != End::Replaced {
-                        self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
-                    }
-                }
+                Some(_) => self.session = None,
             }
         }
-        // Long enough to begin opening a session, which goes on for the next call.
-        let end = self.longest_outage(self.ask_wait.until());
-        let until = worth_asking(end).earlier(self.ask_wait.until());
+        let until = self.ask_wait.until();
         let is_cancelled = || self.is_cancelled();
         match self.core.session(&self.waiter, until, is_cancelled, Patience::UntilDeadline)? {
-            Some(session) => {
-                self.cut_off = None;
-                Ok(self.use_session(session))
-            }
-            None => Err(self.outage()),
+            Some(session) => Ok(self.use_session(session)),
+            None => Err(self.over()),
         }
     }
 
@@ -379,16 +329,6 @@ impl Call {
     pub(crate) fn live_session(&self) -> Option<Arc<Session>> {
         let (session, _) = self.session.as_ref()?;
         session.status().now().ended.is_none().then(|| Arc::clone(session))
-    }
-
-    fn note_loss(&mut self, kind: ErrorKind, what: &str) -> Result<(), Stop> {
-        self.losses = self.losses.saturating_add(1);
-        if !self.retry.is_exceeded_by(self.losses) {
-            return Ok(());
-        }
-        let allowed = self.losses.saturating_sub(1);
-        let message = format!("{what}, and Retry::losses({allowed}) allows no further retry");
-        Err(Error::new(kind, message).into())
     }
 
     /// Asks this session from now on.
@@ -407,7 +347,6 @@ impl Call {
             }
             self.check_asking()?;
             if phase.attached {
-                self.cut_off = None;
                 return Ok(());
             }
             self.wait_for_connection(self.ask_wait.until())?;
@@ -434,9 +373,6 @@ impl Call {
         let answer = answer.ok_or_else(|| self.over())?;
         self.is_unanswered = answer.as_ref().is_err_and(Fault::is_loss);
         self.has_lost_answers |= self.is_unanswered;
-        if matches!(answer, Err(Fault::ConnectionLoss)) {
-            self.note_loss(ErrorKind::Connect, "a request got no answer")?;
-        }
         Ok(answer)
     }
 

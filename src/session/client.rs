@@ -8,7 +8,6 @@ use super::client_shared_state::{ClientCore, Patience, known};
 use super::connection::Ensemble;
 use super::event_reports::OnReport;
 use super::notify::{Subscription, Waiter};
-use super::retry_limits::Retry;
 use super::status::SessionState;
 use super::wait_limit::Wait;
 use crate::connect_string::ConnectString;
@@ -74,8 +73,6 @@ impl Client {
             connect_timeout: Duration::from_secs(15),
             tick_time: None,
             access: Access::default(),
-            max_reply: 64 << 20,
-            retry: Retry::default(),
             deadlock_warning: None,
             foreign: ForeignContenders::Wait,
             paths_limit: None,
@@ -240,17 +237,12 @@ impl Client {
 
     #[cfg(any(test, feature = "_bench"))]
     pub(crate) fn with(ensemble: Box<dyn Ensemble>, hosts: String, chroot: String) -> Client {
-        Client::assemble(ensemble, hosts, chroot, Retry::default())
+        Client::assemble(ensemble, hosts, chroot)
     }
 
     /// A client that has no session yet.
-    pub(crate) fn assemble(
-        ensemble: Box<dyn Ensemble>,
-        hosts: String,
-        chroot: String,
-        retry: Retry,
-    ) -> Client {
-        let core = ClientCore::new(ensemble, hosts, chroot, retry);
+    pub(crate) fn assemble(ensemble: Box<dyn Ensemble>, hosts: String, chroot: String) -> Client {
+        let core = ClientCore::new(ensemble, hosts, chroot);
         Client { owner: Arc::new(Owner { core: Arc::new(core) }) }
     }
 
@@ -324,8 +316,6 @@ pub struct ClientBuilder {
     connect_timeout: Duration,
     tick_time: Option<Duration>,
     access: Access,
-    max_reply: usize,
-    retry: Retry,
     deadlock_warning: Option<Duration>,
     foreign: ForeignContenders,
     paths_limit: Option<usize>,
@@ -414,22 +404,6 @@ impl ClientBuilder {
     #[cfg(feature = "sasl")]
     pub fn sasl(mut self, sasl: Sasl) -> ClientBuilder {
         self.access.sasl = Some(sasl);
-        self
-    }
-
-    /// Sets the largest reply that the client accepts, in bytes.
-    ///
-    /// A larger one fails its call with [`TooLarge`](ErrorKind::TooLarge). Default 64 MiB; between
-    /// 64 KiB and 1 GiB.
-    pub fn max_reply(mut self, bytes: usize) -> ClientBuilder {
-        self.max_reply = bytes;
-        self
-    }
-
-    /// Limits how many lost replies, and how long an outage, a call that acquires a lock tolerates.
-    /// Default: no limit.
-    pub fn retry(mut self, retry: Retry) -> ClientBuilder {
-        self.retry = retry;
         self
     }
 
@@ -572,9 +546,6 @@ impl ClientBuilder {
         if self.paths_limit.is_some_and(|bytes| bytes < 4_096) {
             return setting("the limit of a session's paths must be at least 4096 bytes");
         }
-        if !(64 << 10..=1 << 30).contains(&self.max_reply) {
-            return setting("the largest reply must be between 64 KiB and 1 GiB");
-        }
         self.access.check()?;
         self.access.check_hosts(&hosts.hosts)?;
         let servers = LinkConfig {
@@ -583,9 +554,8 @@ impl ClientBuilder {
             session_timeout: self.session_timeout,
             tick: self.tick_time,
             connect_timeout: self.connect_timeout,
-            max_reply: self.max_reply,
         };
-        let client = Client::assemble(Box::new(servers), self.hosts, hosts.chroot, self.retry);
+        let client = Client::assemble(Box::new(servers), self.hosts, hosts.chroot);
         if let Some(wait) = self.deadlock_warning {
             client.core().warn_of_deadlock_after(wait);
         }
@@ -607,7 +577,6 @@ impl fmt::Debug for ClientBuilder {
             .field("session_timeout", &self.session_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("tick_time", &self.tick_time)
-            .field("retry", &self.retry)
             .field("access", &self.access)
             .finish_non_exhaustive()
     }

@@ -14,7 +14,6 @@ use super::notify::{Signals, Waiter};
 use super::one_session::Session;
 use super::owned_nodes::OnDoubt;
 use super::reaper::Reaper;
-use super::retry_limits::Retry;
 use super::status::{SessionPhase, SessionState};
 use crate::connect_string::{ConnectString, Host};
 use crate::connection_notice::{End, Notice};
@@ -45,7 +44,6 @@ pub(crate) struct ClientCore {
     process: u32,
     pub(super) hosts: String,
     pub(super) chroot: String,
-    retry: Retry,
     /// After how much waiting a call looks for a deadlock, if it does.
     deadlock_warning: OnceLock<Duration>,
     /// How many bytes of paths the servers can carry at a session's end, if that was stated.
@@ -105,12 +103,7 @@ pub(crate) enum Patience {
 }
 
 impl ClientCore {
-    pub(super) fn new(
-        ensemble: Box<dyn Ensemble>,
-        hosts: String,
-        chroot: String,
-        retry: Retry,
-    ) -> ClientCore {
+    pub(super) fn new(ensemble: Box<dyn Ensemble>, hosts: String, chroot: String) -> ClientCore {
         let reports = Arc::<Reports>::default();
         let (prefix, pending, process) = (chroot.clone(), Arc::clone(&reports), std::process::id());
         let reaper = Reaper::new("zklock-reaper", move |path, is_pending| {
@@ -129,7 +122,6 @@ impl ClientCore {
             process: std::process::id(),
             hosts,
             chroot,
-            retry,
             deadlock_warning: OnceLock::new(),
             paths_limit: OnceLock::new(),
             foreign: OnceLock::new(),
@@ -260,10 +252,6 @@ impl ClientCore {
     /// Signalled whenever the state of the session changes.
     pub(crate) fn changes(&self) -> &Arc<Signals> {
         &self.changed
-    }
-
-    pub(crate) fn retry_policy(&self) -> Retry {
-        self.retry
     }
 
     pub(super) fn limit_paths_of_session(&self, bytes: usize) {

@@ -1,7 +1,7 @@
 //! Sessions with the ensemble, and what supports them: waiting and background work.
 //!
 //! - [`client`] is public; its clones share one [`client_shared_state`], which has one live session ([`one_session`])
-//!   at a time and opens another on demand, within the limits of [`retry_limits`]. [`status`]: what state a
+//!   at a time and opens another on demand. [`status`]: what state a
 //!   session is in.
 //! - [`requests`]: the requests of a session, built on a [`connection`]; [`connection_over_link`] is our own
 //!   connection, `adopted` that of a program's handle.
@@ -38,7 +38,6 @@ pub(crate) mod pending_reply;
 pub(crate) mod reaper;
 pub(crate) mod request_purpose;
 pub(crate) mod requests;
-pub(crate) mod retry_limits;
 pub(crate) mod single_flight;
 pub(crate) mod status;
 pub(crate) mod thread_pool;

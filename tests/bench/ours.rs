@@ -21,12 +21,12 @@ const SETTLED: Duration = Duration::from_millis(300);
 
 /// The lock of one variant. Variants differ only in this, and in how the client is made.
 fn lock(variant: Contestant, zk: &Client, base: &str, name: &str) -> DistributedLock {
-    let builder = DistributedLock::new(zk, base, name);
+    let lock = DistributedLock::new(zk, base, name);
     match variant {
-        Contestant::ZklockOff => builder.hand_over(HandOver::Off),
-        Contestant::ZklockPatience => builder.build().patience(1_000),
-        Contestant::ZklockKept => builder.keep_for(Duration::from_secs(60)),
-        _ => builder,
+        Contestant::ZklockOff => lock.hand_over(HandOver::Off),
+        Contestant::ZklockPatience => lock.patience(1_000),
+        Contestant::ZklockKept => lock.keep_for(Duration::from_secs(60)),
+        _ => lock,
     }
 }
 

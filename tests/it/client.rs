@@ -12,7 +12,7 @@ use zklock::{Acl, Client, Error, ErrorKind, Group, LossReason, SessionState};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::{Kind, NO_AUTH};
+use crate::support::raw::NO_AUTH;
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
@@ -157,8 +157,6 @@ fn settings_out_of_range_are_refused() {
         ("no time to connect", builder().connect_timeout(Duration::ZERO)),
         ("no scheme", builder().auth("", b"user:password")),
         ("no scheme's name", builder().auth("dig\0est", b"user:password")),
-        ("too small a limit on replies", builder().max_reply((64 << 10) - 1)),
-        ("too large a limit on replies", builder().max_reply((1 << 30) + 1)),
         ("too long credentials", builder().auth("digest", vec![b'x'; 65 * 1024])),
     ];
     for (what, builder) in cases {
@@ -1091,48 +1089,6 @@ fn failed_connects_leave_neither_threads_nor_descriptors() {
     }
     eventually(LONG, "the last threads to end", quiet);
     eventually(LONG, "the last descriptors to be closed", || descriptors() <= before);
-}
-
-#[test]
-fn a_list_beyond_max_reply_fails_its_call_only() {
-    skip_without_server!();
-    skip_before!(
-        3,
-        5,
-        "close the connection of the first lock of a session, as they know no containers"
-    );
-    let site = Site::own("max-reply");
-    let proxy = Proxy::start(site.server().addr());
-    let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_secs(4));
-    // Sets the smallest limit that is accepted.
-    let zk = builder.max_reply(64 << 10).connect().unwrap();
-    let session = zk.session_id();
-    let node = format!("{}/a", site.base);
-    let mut raw = site.raw();
-    raw.create_all(&node).unwrap();
-    for number in 0..1500 {
-        raw.create(&format!("{node}/{number:0>50}"), b"", Kind::Persistent).unwrap();
-    }
-    let lock = mutex(&zk, &site.base, "a");
-    for _ in 0..3 {
-        for result in [lock.lock().map(drop), lock.try_lock().map(drop)] {
-            let error = result.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
-            assert_eq!(error.path(), Some(node.as_str()));
-        }
-        assert_eq!(lock.contenders().unwrap_err().kind(), ErrorKind::TooLarge);
-    }
-    assert_eq!(raw.get_children(&node).unwrap().len(), 1500, "a contender was left");
-    works(&zk, &site);
-    assert_eq!(proxy.connections(), 1);
-    assert_eq!(zk.session_id(), session);
-
-    for number in 0..1000 {
-        raw.delete(&format!("{node}/{number:0>50}")).unwrap();
-    }
-    lock.lock().unwrap().unlock().unwrap();
-    drop(lock);
-    site.finish([zk]);
 }
 
 #[test]

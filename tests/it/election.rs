@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use zklock::election::{ElectionPhase, ElectionProgress};
 use zklock::{
     Acl, Cancel, Changes, Client, Contender, Error, ErrorKind, FencingToken, LeaderElection,
-    Leadership, LossReason, NodeNaming, Retry, SessionState,
+    Leadership, LossReason, NodeNaming, SessionState,
 };
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, Kind};
+use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, connecting, eventually, got_nothing, kind, last, skip_without_server,
-    skip_without_zookeeper, strict,
+    QUIET, eventually, got_nothing, kind, last, skip_without_server, skip_without_zookeeper, strict,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -416,18 +416,16 @@ fn s75_a_panic_resigns_and_goes_on_to_the_caller() {
 #[test]
 fn s75_what_trying_again_may_mend_does_not_end_it() {
     skip_without_server!();
-    let site = Site::own("s75-retryable");
-    let proxy = Proxy::start(site.server().addr());
-    let builder = connecting(&proxy.hosts()).session_timeout(QUIET);
-    let zk = builder.retry(Retry::default().losses(0)).connect().unwrap();
-    site.raw().create_all(&format!("{}/a", site.base)).unwrap();
-    let election = LeaderElection::new(&zk, &site.base, "a").back_off(ms(1), ms(10));
-    proxy.drop_reply(opcode::CREATE, 1);
-    assert_eq!(kind(election.campaign()), ErrorKind::Connect);
-    proxy.drop_reply(opcode::CREATE, 2);
+    let base = "/zklock-test/at-the-end";
+    // The first number is too close to the last one. The lock node is then deleted, and numbers begin anew.
+    let server = Server::builder().sequence(format!("{base}/a"), i32::MAX - 1);
+    let mut site = Site::with("s75-retryable", &server);
+    base.clone_into(&mut site.base);
+    let zk = site.client();
+    let election = election(&zk, &site).back_off(ms(1), ms(10));
     let terms = election.lead(|_| Ok(Break(election.progress().terms))).unwrap();
     assert_eq!(terms, 1);
-    assert_eq!(last_kind(&election), ErrorKind::Connect);
+    assert_eq!(last_kind(&election), ErrorKind::SequenceExhausted);
     drop(election);
     site.finish([zk]);
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use zklock::{
     Acl, Cancel, Client, DistributedLock, ErrorKind, FencingToken, HandOver, LockGuard, LossReason,
-    MultiLock, NodeNaming, Permissions, ReentrantLock, Retry, SessionState,
+    MultiLock, NodeNaming, Permissions, ReentrantLock, SessionState,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -19,7 +19,7 @@ use crate::support::raw::{self, Kind};
 use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::{
-    QUIET, Raise, connecting, eventually, got_nothing, is_unanswered, kind, last, own_task,
+    QUIET, Raise, eventually, got_nothing, is_unanswered, kind, last, own_task,
     skip_without_server, strict, timed, wait_until_asleep, waiting,
 };
 
@@ -880,36 +880,6 @@ fn s70_what_one_may_not_do_none_of_those_who_wait_with_it_may() {
     raw.close().unwrap();
     drop(lock);
     rig.finish();
-}
-
-#[test]
-fn an_outage_that_is_too_long_ends_the_wait_for_a_sibling_too_on_time() {
-    skip_without_server!();
-    let site = Site::own("outage");
-    let proxy = Proxy::start(site.server().addr());
-    let outage = Duration::from_millis(800);
-    let builder = connecting(&proxy.hosts()).session_timeout(Duration::from_secs(30));
-    let zk = builder.retry(Retry::default().outage(outage)).connect().unwrap();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
-    let guard = lock.lock().unwrap();
-    let theirs = lock.clone();
-    let waiter = waiting(move || (theirs.lock().unwrap_err(), Moment::now()));
-    let line = Line::new();
-    let start = Stopwatch::start();
-    proxy.refuse();
-    let (error, end) = waiter.join().unwrap();
-    assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
-    assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
-    let took = start.took_until(end);
-    assert!(took.at_least(outage) && took.within(outage + Duration::from_millis(700)), "{took:?}");
-    assert!(guard.is_held());
-    proxy.pass();
-    eventually(SOON, "the end of the outage", || zk.state() == SessionState::Connected);
-    line.join(1, &lock);
-    drop(guard);
-    drop(line.next(1));
-    drop(lock);
-    site.finish([zk]);
 }
 
 // ----- other recipes over it

@@ -490,23 +490,23 @@ fn a_server_that_sends_single_bytes_is_understood() {
 #[test]
 fn a_reply_beyond_the_limit_fails_its_call_and_not_the_connection() {
     skip_without_server!();
-    const LENGTH: usize = 4 << 20;
+    const LENGTH: usize = 65 << 20;
     let (witness, site) = (witness(), Site::own("large"));
     let liar = Liar::before(site.server().addr());
-    let zk = Client::builder(&liar.hosts())
-        .session_timeout(ms(6000))
-        .max_reply(64 * 1024)
-        .connect()
-        .unwrap();
+    let zk = Client::builder(&liar.hosts()).session_timeout(ms(6000)).connect().unwrap();
     let session = zk.session_id();
     let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     let connections = liar.connections();
-    liar.tell(About::Request(opcode::GET_CHILDREN2), |truth| {
-        Lie::Say(with_length(&[&truth[..16], &vec![0; LENGTH]].concat()))
-    });
+    let too_much = |truth: &[u8]| Lie::Say(with_length(&[&truth[..16], &vec![0; LENGTH]].concat()));
+    liar.tell(About::Request(opcode::GET_CHILDREN2), too_much);
     let error = lock.contenders().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    liar.tell(About::Request(opcode::GET_CHILDREN), too_much);
+    let error = lock.lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    assert_eq!(error.path(), Some(lock.path()));
+    eventually(LONG, "the refused contender to be deleted", || site.children("a").is_empty());
     lock.try_lock_for(LONG).unwrap().expect("a lock").unlock().unwrap();
     assert_eq!((liar.connections(), zk.session_id()), (connections, session));
     witness.wait_for_warning("over the limit");

@@ -6,7 +6,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
-use zklock::{Client, ErrorKind, LossReason, SessionState};
+use zklock::{Client, LossReason, SessionState};
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
@@ -113,18 +113,12 @@ fn a_logger_that_uses_the_client_holds_nobody_up() {
     let site = Site::own("asks");
     let proxy = Proxy::start(site.server().addr());
     let builder = connecting(&proxy.hosts()).session_timeout(Duration::from_secs(12));
-    let zk = builder.max_reply(64 << 10).connect().unwrap();
-    let (session, large) = (zk.session_id(), format!("{}/large", site.base));
+    let zk = builder.connect().unwrap();
+    let session = zk.session_id();
     let guard = strict(&zk, &site.base, "kept").lock().unwrap();
-    site.raw().create(&large, &vec![7; 100 << 10], Kind::Persistent).unwrap();
     *ASKED.lock().unwrap() = Some((zk.clone(), guard.path().to_owned()));
     let is_seen = |part: &str| SEEN.lock().unwrap().iter().any(|(line, ..)| line.contains(part));
 
-    // A reply that is too large, which this thread reads.
-    let watch = Stopwatch::start();
-    assert_eq!(zk.znode(&large).read().unwrap_err().kind(), ErrorKind::TooLarge);
-    assert!(watch.took().within(Duration::from_secs(1)), "{:?}", watch.took());
-    eventually(SOON, "the line of the large reply", || is_seen("is over the limit"));
     // Heartbeats that are refused.
     proxy.throttle(opcode::SYNC, 1);
     eventually(SOON, "the line of a refused heartbeat", || is_seen("refuses to pass heartbeats"));

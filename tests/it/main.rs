@@ -57,7 +57,6 @@ mod refresh; // looks that repeat another one in few requests
 mod refusals; // quotas that are used up, and local sessions
 mod replaced_sessions; // sessions that own nothing, and a create that gets no answer
 mod report; // what a client reports to the program, and how it starts
-mod retry; // limits on the retries of a call
 mod revocation; // scenario 68: asking holders to release, and forcing them
 mod rwlock; // scenarios 46–54
 #[cfg(feature = "sasl")]

@@ -30,7 +30,7 @@ fn locks(
     (
         mutex(zk, &site.base, "a").naming(naming),
         DistributedRwLock::new(zk, &site.base, "b").naming(naming),
-        DistributedSemaphore::new(zk, &site.base, "c", 3).naming(naming),
+        DistributedSemaphore::new(zk, &site.base, "c", 3),
     )
 }
 
@@ -41,18 +41,13 @@ fn contenders_are_named_as_documented() {
     let cases = [
         (
             NodeNaming::Curator,
-            ["_c_", "-lock-", "-__WRIT__", "-__READ__", "-lease-2-of-3-"],
+            ["_c_", "-lock-", "-__WRIT__", "-__READ__"],
             36,
             opcode::CREATE_CONTAINER,
         ),
-        (
-            NodeNaming::Kazoo,
-            ["", "__lock__", "__lock__", "__rlock__", "-lease-2-of-3-"],
-            32,
-            opcode::CREATE,
-        ),
+        (NodeNaming::Kazoo, ["", "__lock__", "__lock__", "__rlock__"], 32, opcode::CREATE),
     ];
-    for (naming, [before, mutex, writer, reader, permit], guid, kind) in cases {
+    for (naming, [before, mutex, writer, reader], guid, kind) in cases {
         let site = Site::own("named");
         let (proxy, zk) = site.proxied(Duration::from_secs(10));
         let (lock, shared, permits) = locks(&zk, &site, naming);
@@ -65,9 +60,9 @@ fn contenders_are_named_as_documented() {
         let read = shared.read().unwrap();
         assert!(is_named(read.path(), before, guid, reader), "{read:?}");
         let many = permits.acquire_many(2).unwrap();
-        assert!(is_named(many.path(), before, guid, permit), "{many:?}");
+        assert!(is_named(many.path(), "_c_", 36, "-lease-2-of-3-"), "{many:?}");
         // A server does not reveal that a node is a container.
-        for name in ["a", "b", "c"] {
+        for name in ["a", "b"] {
             let node = format!("{}/{name}", site.base);
             let made = |seen: &Seen| seen.path.as_ref() == Some(&node) && seen.opcode == kind;
             assert!(proxy.requests().iter().any(made), "{naming:?} {:?}", proxy.requests());
@@ -84,8 +79,8 @@ fn those_of_one_naming_respect_those_of_another() {
     skip_without_zookeeper!();
     let site = Site::shared("mixed");
     let zk = site.client();
-    let (lock, shared, permits) = locks(&zk, &site, NodeNaming::Curator);
-    let (their_lock, their_shared, their_permits) = locks(&zk, &site, NodeNaming::Kazoo);
+    let (lock, shared, _) = locks(&zk, &site, NodeNaming::Curator);
+    let (their_lock, their_shared, _) = locks(&zk, &site, NodeNaming::Kazoo);
     for (ours, theirs) in [(&lock, &their_lock), (&their_lock, &lock)] {
         let guard = ours.lock().unwrap();
         assert!(theirs.try_lock().unwrap().is_none());
@@ -106,18 +101,11 @@ fn those_of_one_naming_respect_those_of_another() {
         assert!(theirs.try_write().unwrap().is_none());
         drop((reader, both));
     }
-    for (ours, theirs) in [(&permits, &their_permits), (&their_permits, &permits)] {
-        let two = ours.acquire_many(2).unwrap();
-        assert!(theirs.try_acquire_many(2).unwrap().is_none());
-        let one = theirs.try_acquire().unwrap();
-        assert!(one.is_some());
-        drop((two, one));
-    }
     // A writer in kazoo's style looks like a mutex to other clients.
     let writer = their_shared.write().unwrap();
     assert_eq!(shared.contenders().unwrap()[0].kind, ContenderKind::Mutex);
     drop(writer);
-    drop((lock, shared, permits, their_lock, their_shared, their_permits));
+    drop((lock, shared, their_lock, their_shared));
     site.finish([zk]);
 }
 

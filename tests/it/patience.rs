@@ -8,7 +8,7 @@ use std::time::Duration;
 use zklock::maintenance::MaintenanceEnd;
 use zklock::{
     Cancel, Client, DistributedLock, DistributedRwLock, ErrorKind, Event, LockGuard, MultiLock,
-    ReentrantLock, Retry, Wait,
+    ReentrantLock, Wait,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -298,25 +298,6 @@ fn readers_that_leave_one_by_one_cost_who_asked_them_nothing() {
     drop((readers, reads));
     writes.join().unwrap();
     site.finish([zk, other]);
-    drop(proxy);
-}
-
-#[test]
-fn what_a_call_may_lose_counts_for_the_room_and_the_lock_together() {
-    skip_without_server!();
-    let site = Site::own("patience-losses");
-    let proxy = Proxy::start(site.server().addr());
-    let builder =
-        connecting(&proxy.hosts()).session_timeout(SOON).retry(Retry::default().losses(1));
-    let zk = builder.connect().unwrap();
-    let patient = lock(&zk, &site, 5);
-    drop(patient.lock().unwrap());
-    site.wait_for_children("a", 0);
-    proxy.drop_request_on(opcode::CREATE, &format!("/{ROOM}/"), 1);
-    proxy.drop_request_on(opcode::CREATE, "/a/", 1);
-    let error = patient.try_lock_for(SOON).expect_err("two lost requests");
-    assert_eq!((error.kind(), error.path()), (ErrorKind::Connect, Some(patient.path())));
-    drop((patient, zk));
     drop(proxy);
 }
 

@@ -291,7 +291,7 @@ fn a_node_for_a_certificate_is_closed_to_others() {
     );
     let base = unique_base("x509");
     let lock = |zk: &Client, name: &str, acl: &Acl| {
-        zklock::DistributedLock::builder(zk, &base, name).acl(acl.clone()).build()
+        zklock::DistributedLock::new(zk, &base, name).acl(acl.clone())
     };
     let (by_name, by_creator) = (Acl::x509(Permissions::ALL, "CN=client"), Acl::creator_only());
     for (name, acl) in [("named", by_name), ("own", by_creator)] {

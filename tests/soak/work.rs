@@ -102,20 +102,20 @@ impl Works {
         };
         let data = &who.to_string();
         let lock = |name: &str| {
-            let builder = DistributedLock::new(zk, base, name);
+            let lock = DistributedLock::new(zk, base, name);
             if locks != Locks::All {
-                let builder = builder.hand_over(HandOver::Off);
+                let lock = lock.hand_over(HandOver::Off);
                 return match patience {
-                    Some(patience) => builder.build().patience(patience).ask_worse(patience == 0),
-                    None => builder.build(),
+                    Some(patience) => lock.patience(patience).ask_worse(patience == 0),
+                    None => lock,
                 };
             }
-            let shared = builder.clone().data(format!("{}.{}", who.slot, who.generation));
+            let shared = lock.clone().data(format!("{}.{}", who.slot, who.generation));
             match who.slot % 4 {
                 0 => shared,
-                1 => builder.data(data.as_str()).hand_over(HandOver::Off).build(),
-                2 => shared.keep_for(KEPT).build(),
-                _ => shared.hand_over(BRIEF).build(),
+                1 => lock.data(data.as_str()).hand_over(HandOver::Off),
+                2 => shared.keep_for(KEPT),
+                _ => shared.hand_over(BRIEF),
             }
         };
         let [_, _, read_write, semaphore, one, two, election] = NODES;

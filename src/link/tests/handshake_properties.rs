@@ -34,7 +34,6 @@ pub(in crate::link) fn wanted(known: bool) -> Search {
             session_timeout: timeout,
             tick: None,
             connect_timeout: timeout,
-            max_reply: 1 << 20,
         },
         session: known.then_some(granted),
         last_zxid: 0,

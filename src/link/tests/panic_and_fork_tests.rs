@@ -22,7 +22,6 @@ fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
         session_timeout: Duration::from_secs(10),
         tick: None,
         connect_timeout: Duration::from_secs(10),
-        max_reply: 1 << 20,
     };
     Link::open(config, Box::new(on_notice), Box::new(|_, _| Vec::new())).unwrap()
 }

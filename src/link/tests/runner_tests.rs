@@ -35,7 +35,6 @@ fn link(host: Host, auth: Vec<Auth>, (on_notice, on_event): (OnNotice, OnEvent))
         session_timeout: LONG,
         tick: None,
         connect_timeout: LONG,
-        max_reply: 1 << 20,
     };
     Link::open(config, on_notice, on_event).unwrap()
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use self::back_off::BackOff;
 use self::candidates_progress::ProgressBoard;
-use super::lock_node::{LockNode, guard, node_settings};
+use super::lock_node::{LockNode, guard, naming_setting, node_settings};
 use crate::acl::Acl;
 use crate::contend::contender_node_name::{ContenderKind, NodeNaming};
 use crate::contend::hold::Hold;
@@ -165,6 +165,7 @@ impl LeaderElection {
 }
 
 node_settings!(LeaderElection);
+naming_setting!(LeaderElection);
 
 /// Holds the leadership of a [`LeaderElection`]; dropping it resigns.
 ///

@@ -629,7 +629,7 @@ impl Items {
             asks_worse_than: None,
             hold_at_most: None,
         };
-        let mut lease = Call::new(call.core(), call.limit()).with_retry();
+        let mut lease = Call::new(call.core(), call.limit());
         let got = match pursue(&contention, &mut lease, false, &OthersSeen::default(), None, Some) {
             // Another client has taken the item.
             Err(error) if error.kind() == ErrorKind::NotFound => None,

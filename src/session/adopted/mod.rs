@@ -23,7 +23,6 @@ use super::client::Client;
 use super::connection::{Connection, Ensemble, SessionRecords};
 use super::notify::Waiter;
 use super::one_session::until_attached;
-use super::retry_limits::Retry;
 use super::thread_pool::Workers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, AtomicUsize, Deadline};
@@ -106,7 +105,7 @@ impl From<Arc<ZooKeeper>> for Client {
     fn from(handle: Arc<ZooKeeper>) -> Client {
         let ensemble = Box::new(Adopted::new(Arc::new(CrateHandle::new(handle))));
         let hosts = "the program's ZooKeeper handle".to_owned();
-        Client::assemble(ensemble, hosts, String::new(), Retry::default())
+        Client::assemble(ensemble, hosts, String::new())
     }
 }
 

@@ -35,7 +35,6 @@ impl Listener {
             session_timeout: Duration::from_secs(20),
             tick: None,
             connect_timeout: Duration::from_secs(20),
-            max_reply: 1 << 20,
         };
         let on_notice = move |notice| {
             let _ = attach.try_send(notice);

@@ -90,7 +90,7 @@ impl Locks {
                 None => builder.hand_over(HandOver::Off),
                 Some(Sharing { turns, time, keep }) => {
                     let builder = builder.hand_over(HandOver::Within { turns, time });
-                    keep.into_iter().fold(builder, DistributedLock::keep_for).build()
+                    keep.into_iter().fold(builder, DistributedLock::keep_for)
                 }
             }
         };
@@ -104,7 +104,6 @@ impl Locks {
             Recipe::Semaphore { permits, disagreed } => {
                 let permits = permits + u32::from(disagreed && odd);
                 let builder = DistributedSemaphore::new(client, BASE, "one", permits);
-                let builder = builder.naming(plan.naming);
                 Locks::Semaphore(limited!(builder.data(data).acl(acl)))
             }
             Recipe::Multi { nodes } => {
