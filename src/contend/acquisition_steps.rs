@@ -15,9 +15,9 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::child_origin::is_ignored;
-use super::contender_node_name::{ContenderKind, Form, Ticket, is_contender};
+use super::contender_node_name::{ContenderKind, Form, Ticket};
 use super::end_overdue_maintenance::HoldAhead;
-use super::rule::{Rule, Verdict, Watch, in_grant_order};
+use super::rule::{Rule, Verdict, Watch, has_others, in_grant_order};
 use crate::error::{Error, ErrorKind};
 use crate::foreign_contenders::ForeignContenders;
 use crate::session::connection::{Names, Stat};
@@ -539,7 +539,7 @@ impl Acquisition {
                 Some(czxid) => Action::Hold {
                     name: own.name.clone(),
                     czxid,
-                    contested: Some(others(&own.name, &judged)),
+                    contested: Some(has_others(&own.name, judged.iter())),
                 },
                 None => {
                     self.asked = Awaited::Birth;
@@ -661,11 +661,6 @@ impl Acquisition {
             _ => self.look(),
         }
     }
-}
-
-/// Whether there is a contender besides this one, of a known recipe: another one cannot be told from other nodes.
-pub(crate) fn others(own: &str, children: &Names) -> bool {
-    children.iter().any(|name| name != own && is_contender(name))
 }
 
 #[cfg(test)]

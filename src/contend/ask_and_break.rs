@@ -1,9 +1,9 @@
 //! Asks holders to release a lock, or deletes their nodes.
 //!
-//! A request replaces the data of the contender's node by Curator's `__REVOKE__`, or by the
-//! `unlock` of ZooKeeper's "Recipes and Solutions". A holder watches its own node.
+//! A [`REQUEST`] replaces the data of the contender's node. A holder watches its own node.
 
 use super::child_origin::{ChildOrigin, contenders_in_order, is_uncertain};
+use super::contender_facts::REQUEST;
 use super::contender_node_name::Ticket;
 use super::rule::count_holders;
 use crate::error::{Error, ErrorKind, Result};
@@ -13,14 +13,6 @@ use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::one_session::Session;
 use crate::session::request_purpose::Purpose;
-
-/// What is written to ask.
-pub(super) const REQUEST: &[u8] = b"__REVOKE__";
-const OF_THE_RECIPES: &[u8] = b"unlock";
-
-pub(crate) fn is_request(data: &[u8]) -> bool {
-    data == REQUEST || data == OF_THE_RECIPES
-}
 
 /// Asks all holders to release the lock, and returns how many there were.
 pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {

@@ -7,8 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ask_and_break::REQUEST;
-use super::contender_facts::patience_of;
+use super::contender_facts::{REQUEST, patience_of};
 use crate::logging;
 use crate::path;
 use crate::rt::AtomicBool;

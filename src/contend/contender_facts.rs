@@ -1,9 +1,15 @@
 //! What a contender's node tells on the second line of its data, such as `v=1 held_for=83000`.
 //!
 //! The first line says whose node it is. The second consists of facts for programs, each of them a key, `=` and
-//! a value without spaces; keys that are not known are passed over. Data without such a line tell no facts.
+//! a value without spaces; keys that are not known are passed over. Data without such a line tell no facts, and
+//! those that ask the holder to release the lock say nothing else.
 
 use std::time::Duration;
+
+/// What is written over a contender's data to ask its holder to release the lock: Curator's word.
+pub(crate) const REQUEST: &[u8] = b"__REVOKE__";
+/// The word of ZooKeeper's "Recipes and Solutions", which is understood, too.
+const REQUEST_OF_THE_RECIPES: &[u8] = b"unlock";
 
 /// Begins the line, and says how the rest is to be read.
 const VERSION: &str = "v=1";
@@ -28,6 +34,11 @@ pub(crate) struct Facts {
     pub(crate) under: Vec<String>,
     /// The nodes that are held as long as threads of the same process wait for this one.
     pub(crate) keeps_waiting: Vec<String>,
+}
+
+/// Whether the data ask the holder to release the lock.
+pub(crate) fn is_request(data: &[u8]) -> bool {
+    data == REQUEST || data == REQUEST_OF_THE_RECIPES
 }
 
 /// This text as the first line, and no facts yet.

@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::acquisition_steps::others;
-use super::ask_and_break::is_request;
-use super::contender_facts::{facts, with_held_for, with_kept_waiting};
+use super::contender_facts::{facts, is_request, with_held_for, with_kept_waiting};
 use super::guards_given_away::GuardsGivenAway;
 use super::held_by_waiting_threads::KeptWaiting;
 use super::hold_limit::HoldLimit;
+use super::rule::has_others;
 use crate::connection_notice::End;
 use crate::event::{Event, LogAs};
 use crate::logging;
@@ -482,7 +481,7 @@ impl Watchdog {
             let Some(watchdog) = watchdog.upgrade() else { return };
             let again = watchdog.state.lock().arrival_watch.end();
             let contested = match &answer {
-                Ok(names) => others(path::last(&watchdog.node), names),
+                Ok(names) => has_others(path::last(&watchdog.node), names.iter()),
                 // There will be another connection.
                 Err(fault) if fault.is_loss() => false,
                 // If the children cannot be listed, others may contend.

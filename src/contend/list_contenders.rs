@@ -5,9 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use super::ask_and_break::is_request;
 use super::child_origin::{children_made, contenders_in_order};
-use super::contender_facts::{Facts, facts};
+use super::contender_facts::{Facts, facts, is_request};
 use super::contender_node_name::{ContenderKind, Ticket};
 use super::interop_warning::those_who_may_hold_too;
 use super::maintenance_node::{MaintenanceHold, held_since};

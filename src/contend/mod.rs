@@ -50,6 +50,7 @@ mod look_at_all_contenders;
 pub(crate) mod maintenance_node;
 mod node_shared_by_threads;
 pub(crate) mod observe_holders;
+mod own_watch;
 pub(crate) mod proof_that_others_are_ahead;
 mod report_long_wait;
 mod requests_per_second;

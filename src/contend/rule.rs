@@ -2,7 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-use super::contender_node_name::{ContenderKind, Ticket};
+use super::contender_node_name::{ContenderKind, Ticket, is_contender};
 
 /// Above this, one watch on the list of children costs the server less than one for each node.
 const MAX_WATCHED_NODES: usize = 16;
@@ -208,6 +208,11 @@ fn tickets_up_to<'a>(
     children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
 ) -> impl Iterator<Item = Ticket<'a>> {
     children.into_iter().filter_map(move |child| Ticket::parse_up_to(last, child.as_ref()))
+}
+
+/// Whether there is a contender besides this one, of a known recipe: another one cannot be told from other nodes.
+pub(crate) fn has_others<'a>(own: &str, children: impl IntoIterator<Item = &'a str>) -> bool {
+    children.into_iter().any(|name| name != own && is_contender(name))
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use log::Level;
 
 use super::explain_lease_end::Recent;
 use super::granted_timeouts::Granted;
-use super::handshake::DEMANDS_SASL;
 use super::heartbeat_times::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]
@@ -33,6 +32,10 @@ const MOST_OUTSTANDING: usize = 1 << 16;
 /// How many bytes may wait for the server to read them.
 const MOST_UNSENT: usize = 64 << 20;
 
+/// What the error −124 means.
+pub(super) const DEMANDS_SASL: &str =
+    "the server demands that clients authenticate by SASL (error -124)";
+
 /// Called with the reply, on the link's thread or that of any caller; it may only signal.
 pub(crate) type OnReply = Box<dyn FnOnce(RawReply) + Send>;
 
@@ -44,7 +47,6 @@ pub(crate) enum ToTell {
     Event(NodeEvent, String),
 }
 
-/// Why a connection must be dropped.
 impl From<Malformed> for String {
     fn from(malformed: Malformed) -> String {
         format!("the server sent {malformed}")

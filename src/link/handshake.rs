@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::address_failure::{Failure, is_closed};
+use super::core::DEMANDS_SASL;
 use super::credentials_and_tls::{Access, Auth};
 use super::granted_timeouts::{Granted, tick_shown};
 use super::reconnects_in_doubt::News;
@@ -15,10 +16,6 @@ use super::servers_that_replace_sessions::ends_with_its_connection;
 use super::wire_format::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use crate::rt::{self, Moment, Receiver, RecvTimeoutError};
 use crate::wire_values::{NOWHERE, code, op, xid};
-
-/// What the error −124 means.
-pub(super) const DEMANDS_SASL: &str =
-    "the server demands that clients authenticate by SASL (error -124)";
 
 /// Connects to an address of the host of this name, and asks there for the session.
 pub(super) fn try_address(

@@ -10,7 +10,7 @@ use crate::contend::acquire::{
     Contention, Limits, acquire_after, insist, insist_within, report_end,
 };
 use crate::contend::ask_and_break;
-use crate::contend::contender_facts::{facts, with_facts, with_patience};
+use crate::contend::contender_facts::{facts, is_request, with_facts, with_patience};
 use crate::contend::contender_node_name::{ContenderKind, Form, MOST_PATIENCE, NodeNaming};
 use crate::contend::hold::Hold;
 use crate::contend::hold_for_maintenance::{self, Terms};
@@ -142,7 +142,7 @@ impl LockNode {
         let node = self.node()?;
         check_is_no_room(node)?;
         form.check().map_err(|why| Error::new(ErrorKind::InvalidArgument, why).on(node))?;
-        if self.data.as_deref().is_some_and(ask_and_break::is_request) {
+        if self.data.as_deref().is_some_and(is_request) {
             let message = "this data asks a holder to release the lock; choose other data";
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
