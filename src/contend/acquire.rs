@@ -16,7 +16,7 @@ use super::end_overdue_maintenance::MaintenanceAhead;
 use super::held_by_thread::held_by_this_thread;
 use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
-use super::interop_warning;
+use super::interop_warning::interop_warning;
 use super::maintenance_node::EnsembleClock;
 use super::own_watch::ToDo;
 use super::proof_that_others_are_ahead::OthersSeen;
@@ -485,7 +485,7 @@ impl Attempt<'_> {
         if !std::mem::replace(&mut self.looked_round, true) {
             let form = self.contention.form;
             let core = self.call.core();
-            core.warn_once(&self.node, || interop_warning::warning(form, children));
+            core.warn_once(&self.node, || interop_warning(form, children));
             let foreign = core.foreign_contenders();
             if *foreign == ForeignContenders::Wait {
                 return;

@@ -58,7 +58,7 @@ pub(crate) struct Terms<'a> {
 
 /// Holds the lock as soon as no contender is ahead; `None` if others are still ahead when the time, or that of the hold,
 /// is over.
-pub(crate) fn hold(
+pub(crate) fn hold_for_maintenance(
     contention: &Contention<'_>,
     terms: Terms<'_>,
     wait: &Wait,
@@ -76,7 +76,10 @@ pub(crate) fn hold(
 }
 
 /// Makes a hold for which nobody waits, from when it is the first.
-pub(crate) fn queue(contention: &Contention<'_>, terms: Terms<'_>) -> Result<Contender> {
+pub(crate) fn queue_maintenance(
+    contention: &Contention<'_>,
+    terms: Terms<'_>,
+) -> Result<Contender> {
     check(terms, contention.node)?;
     let wait = contention.client.core().connect_timeout().into();
     let mut maker = Maker::new(contention, terms, &wait);
@@ -87,7 +90,7 @@ pub(crate) fn queue(contention: &Contention<'_>, terms: Terms<'_>) -> Result<Con
 }
 
 /// Moves the end of a hold that is held or queued; false if it is not there any more.
-pub(crate) fn change(
+pub(crate) fn change_maintenance(
     client: &Client,
     lock_node: &str,
     hold: &Contender,
@@ -117,7 +120,11 @@ pub(crate) fn change(
 }
 
 /// Deletes a hold; false if it is not there any more.
-pub(crate) fn release(client: &Client, lock_node: &str, hold: &Contender) -> Result<bool> {
+pub(crate) fn release_maintenance(
+    client: &Client,
+    lock_node: &str,
+    hold: &Contender,
+) -> Result<bool> {
     check_is_hold(lock_node, hold)?;
     let path = client.core().whole(&hold.path);
     delete_contender(RELEASE, client, lock_node, &path)

@@ -92,7 +92,7 @@ fn blindness(theirs: &Ticket<'_>, other: &Ticket<'_>) -> Option<&'static str> {
 const DASHED: usize = 36;
 
 /// The warning, if one of the children is a contender that does not wait for one of this form.
-pub(crate) fn warning(form: Form, children: &Names) -> Option<String> {
+pub(crate) fn interop_warning(form: Form, children: &Names) -> Option<String> {
     let marker = form.marker();
     // Those named like ours are quickly seen to be compatible: they are most of them.
     let is_alike =
@@ -194,7 +194,7 @@ mod tests {
             (semaphore, &stranger, false),
             (semaphore, &curator_mutex, true),
         ] {
-            let warning = warning(form, &[theirs].into_iter().collect());
+            let warning = interop_warning(form, &[theirs].into_iter().collect());
             assert_eq!(warning.is_some(), warned_of, "{form:?} and {theirs}");
         }
     }

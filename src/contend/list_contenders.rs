@@ -354,7 +354,7 @@ pub(super) fn note_those_who_may_hold_too(all: &mut [Contender]) {
 }
 
 /// The first of the contenders; the others are not read.
-pub(crate) fn first(client: &Client, node: &str) -> Result<Option<Contender>> {
+pub(crate) fn first_contender(client: &Client, node: &str) -> Result<Option<Contender>> {
     let whole = client.core().whole(node);
     let purpose = Purpose::to_read("look for the first contender", "READ on the lock node");
     purpose.ask(client.core(), node, |session| {

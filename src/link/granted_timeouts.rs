@@ -74,7 +74,7 @@ pub(super) fn tick_shown(asked: Duration, by_server: Duration) -> Duration {
 ///
 /// `granted` is what counts for the session now, `by_server` what the server has granted this time and
 /// `before` the time before, `asked` what the program asks for.
-pub(crate) fn warn(
+pub(crate) fn warn_of_granted(
     granted: &Granted,
     (before, by_server): (Option<Duration>, Duration),
     asked: Duration,

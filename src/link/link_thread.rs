@@ -14,13 +14,13 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::config::LinkConfig;
 use super::credentials_and_tls::Access;
-use super::granted_timeouts;
+use super::granted_timeouts::warn_of_granted;
 use super::link_commands::{Command, NAP, OnNotice, Outgoing};
 use super::locked_connection::{Broken, LAPSED, LinkShared, LockedConnection, poll, survive};
 use super::log_thread::write_soon;
 use super::reconnects_in_doubt::{Attempts, News};
 use super::search_rounds::Search;
-use super::search_thread::{self, Dialed};
+use super::search_thread::{Dialed, start_search};
 use crate::connection_notice::{End, Info, Notice};
 use crate::rt::{Moment, Receiver, Sender};
 use crate::wire_values::RawReply;
@@ -200,7 +200,7 @@ impl Runner {
         self.dialled_zxid = last_zxid;
         let (id, shared) = (self.dials, Arc::clone(&self.shared));
         let to_self = Arc::clone(&shared);
-        let started = search_thread::start(
+        let started = start_search(
             search,
             move |found| to_self.tell(Command::Dialed(id, found)),
             move |why| shared.info.lock().trouble = Some(why.to_owned()),
@@ -450,7 +450,7 @@ impl Runner {
                     (Some(_), Some(_)) => format!("is over and is being closed at {address}"),
                 };
                 write_soon(Level::Info, format_args!("session 0x{:x} {what}", granted.session));
-                granted_timeouts::warn(granted, (before, by_server), asked);
+                warn_of_granted(granted, (before, by_server), asked);
                 self.config.resolver.replaced_sessions.warn(&granted.password);
                 // Of what TLS has decrypted in the handshakes, the socket does not tell.
                 self.read_server(connection);

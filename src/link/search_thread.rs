@@ -38,7 +38,7 @@ const AFTER_A_PANIC: Duration = Duration::from_millis(100);
 
 /// Starts a search; `trouble` is called with each reason why no server is found yet. It goes on until it
 /// succeeds or what this returns is dropped.
-pub(super) fn start(
+pub(super) fn start_search(
     what: Search,
     found: impl FnOnce(Dialed) + Send + 'static,
     trouble: impl Fn(&str) + Send + 'static,

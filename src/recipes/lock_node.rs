@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use crate::contend::acquire::{
     Contention, Limits, acquire_after, insist, insist_within, report_end,
 };
-use crate::contend::ask_and_break;
+use crate::contend::ask_and_break::{ask_contender, ask_holders, break_off};
 use crate::contend::contender_facts::{facts, is_request, with_facts, with_patience};
 use crate::contend::contender_node_name::{ContenderKind, Form, MOST_PATIENCE, NodeNaming};
 use crate::contend::hold::Hold;
-use crate::contend::hold_for_maintenance::{self, Terms};
+use crate::contend::hold_for_maintenance::{
+    Terms, change_maintenance, hold_for_maintenance, queue_maintenance, release_maintenance,
+};
 use crate::contend::hold_limit::SHORTEST;
-use crate::contend::list_contenders::{self, Contender};
+use crate::contend::list_contenders::{Contender, contenders, first_contender};
 use crate::contend::maintenance_node::MaintenanceEnd;
 use crate::contend::observe_holders::observe;
 use crate::contend::proof_that_others_are_ahead::OthersSeen;
@@ -239,7 +241,7 @@ impl LockNode {
     /// timeout](crate::ClientBuilder::connect_timeout); others that [end every
     /// wait](crate::guide#what-ends-every-wait).
     pub fn contenders(&self) -> Result<Vec<Contender>> {
-        list_contenders::contenders(self.client(), self.node()?)
+        contenders(self.client(), self.node()?)
     }
 
     /// Lists those who wait for their turn to contend, the first to contend first: see
@@ -252,7 +254,7 @@ impl LockNode {
     ///
     /// As [`contenders`](Self::contenders).
     pub fn waiting_room(&self) -> Result<Vec<Contender>> {
-        list_contenders::contenders(self.client(), &room_of(self.node()?))
+        contenders(self.client(), &room_of(self.node()?))
     }
 
     /// Returns the holder, or the first of several; `None` if nobody holds the lock.
@@ -263,7 +265,7 @@ impl LockNode {
     ///
     /// As [`contenders`](Self::contenders).
     pub fn holder(&self) -> Result<Option<Contender>> {
-        Ok(list_contenders::first(self.client(), self.node()?)?.filter(|first| first.holds))
+        Ok(first_contender(self.client(), self.node()?)?.filter(|first| first.holds))
     }
 
     /// Observes the holders: first the present ones, in the order of their sequence numbers, then
@@ -288,7 +290,7 @@ impl LockNode {
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without WRITE on a holder's node;
     /// otherwise as [`contenders`](Self::contenders).
     pub fn request_release(&self) -> Result<usize> {
-        ask_and_break::ask_holders(self.client(), self.node()?)
+        ask_holders(self.client(), self.node()?)
     }
 
     /// Asks one contender to release the lock; returns false if its node no longer exists.
@@ -300,7 +302,7 @@ impl LockNode {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another lock;
     /// otherwise as [`request_release`](Self::request_release).
     pub fn request_release_of(&self, contender: &Contender) -> Result<bool> {
-        ask_and_break::ask_contender(self.client(), self.node()?, &contender.path)
+        ask_contender(self.client(), self.node()?, &contender.path)
     }
 
     /// **Takes the lock away from a contender by force**: deletes its node, and returns whether the
@@ -320,7 +322,7 @@ impl LockNode {
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the lock node;
     /// otherwise as [`contenders`](Self::contenders).
     pub fn break_lock(&self, contender: &Contender) -> Result<bool> {
-        ask_and_break::break_off(self.client(), self.node()?, &contender.path)
+        break_off(self.client(), self.node()?, &contender.path)
     }
 }
 
@@ -367,7 +369,7 @@ impl LockNode {
         wait: impl Into<Wait>,
     ) -> Result<Option<Contender>> {
         let terms = Terms { reason, end };
-        hold_for_maintenance::hold(&self.maintenance_contention()?, terms, &wait.into())
+        hold_for_maintenance(&self.maintenance_contention()?, terms, &wait.into())
     }
 
     /// As [`hold_for_maintenance`](Self::hold_for_maintenance), without waiting: the hold begins when those who have
@@ -380,7 +382,7 @@ impl LockNode {
     /// As [`hold_for_maintenance`](Self::hold_for_maintenance), with the [connect
     /// timeout](crate::ClientBuilder::connect_timeout) as the wait.
     pub fn queue_for_maintenance(&self, reason: &str, end: MaintenanceEnd) -> Result<Contender> {
-        hold_for_maintenance::queue(&self.maintenance_contention()?, Terms { reason, end })
+        queue_maintenance(&self.maintenance_contention()?, Terms { reason, end })
     }
 
     /// Moves the end of a hold, and returns whether the hold was still there.
@@ -395,7 +397,7 @@ impl LockNode {
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ and WRITE on its node; otherwise as
     /// [`contenders`](Self::contenders).
     pub fn change_maintenance(&self, hold: &Contender, end: MaintenanceEnd) -> Result<bool> {
-        hold_for_maintenance::change(self.client(), self.node()?, hold, end)
+        change_maintenance(self.client(), self.node()?, hold, end)
     }
 
     /// Ends a hold, and returns whether it was still there.
@@ -408,7 +410,7 @@ impl LockNode {
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without DELETE on the lock node; otherwise as
     /// [`contenders`](Self::contenders).
     pub fn release_maintenance(&self, hold: &Contender) -> Result<bool> {
-        hold_for_maintenance::release(self.client(), self.node()?, hold)
+        release_maintenance(self.client(), self.node()?, hold)
     }
 
     fn maintenance_contention(&self) -> Result<Contention<'_>> {

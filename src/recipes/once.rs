@@ -13,7 +13,7 @@ use super::version_and_stat::{Version, ZnodeStat};
 use super::znode::Znode;
 use super::znode_create_options::{CreateMode, CreateOptions};
 use crate::contend::handover_among_threads_policy::HandOver;
-use crate::contend::list_contenders::{Contender, first};
+use crate::contend::list_contenders::{Contender, first_contender};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::path;
@@ -387,7 +387,7 @@ impl Once {
                 return Ok(OnceOutcome::Done(Turn { guard, mark, marks, call }));
             }
             // A node that this call's own attempt left behind is no other holder.
-            match first(client, &lock_node)? {
+            match first_contender(client, &lock_node)? {
                 Some(holder) if holder.data != label.as_bytes() => {
                     return Ok(OnceOutcome::Busy(holder));
                 }

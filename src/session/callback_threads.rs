@@ -96,14 +96,14 @@ impl InOrder {
                     return;
                 };
                 drop(pending);
-                run(job);
+                run_callback(job);
             }
         });
     }
 }
 
 /// Runs a callback of the program: a panic is logged, and ends nothing else.
-pub(super) fn run(callback: impl FnOnce()) {
+pub(super) fn run_callback(callback: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(callback)).is_err() {
         logging::error!(target: "zklock::events", "a callback panicked");
     }

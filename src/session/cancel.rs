@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::{fmt, mem};
 
-use super::callback_threads;
+use super::callback_threads::run_callback;
 use super::notify::{Signal, Signals, Subscription};
 use crate::logging;
 use crate::rt::{self, AtomicBool, Mutex};
@@ -98,7 +98,7 @@ impl Cancel {
         let due = Arc::clone(&callback);
         let call: Signal = Arc::new(move || {
             let Some(callback) = due.lock().take() else { return };
-            if let Err(error) = rt::spawn("zklock-event", || callback_threads::run(callback)) {
+            if let Err(error) = rt::spawn("zklock-event", || run_callback(callback)) {
                 logging::error!(
                     target: "zklock::events",
                     "no thread for the callback of a token, which is not called: {error}"

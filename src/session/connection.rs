@@ -23,7 +23,7 @@ pub(crate) use crate::wire_values::Stat;
 
 /// How many bytes of data a node at this path can be created with: a server accepts no longer
 /// request.
-pub(crate) fn room(path: &str, acl: &[Acl]) -> usize {
+pub(crate) fn room_for_data(path: &str, acl: &[Acl]) -> usize {
     let entries: usize = acl.iter().map(|acl| 12 + acl.scheme.len() + acl.id.len()).sum();
     // The lengths of the path and the data, the number of entries, and the flags.
     MAX_REQUEST.saturating_sub(REQUEST_HEADER + 16 + path.len() + entries)

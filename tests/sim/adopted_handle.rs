@@ -20,7 +20,7 @@ use crate::session::connection::{
 };
 use crate::session::notify::Subscription;
 use crate::session::pending_reply::PendingReply;
-use crate::session::requests;
+use crate::session::requests::{created, data, names, stat};
 use crate::session::watch_dispatch::Watches;
 
 /// A simulated handle.
@@ -206,9 +206,8 @@ impl SimulatedHandle {
 impl Handle for SimulatedHandle {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> Answer<String> {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
-        let made = self
-            .call(Request::One(Step::Create { path, data, acl, kind }))
-            .and_then(requests::created)?;
+        let made =
+            self.call(Request::One(Step::Create { path, data, acl, kind })).and_then(created)?;
         Ok(made.path)
     }
 
@@ -218,7 +217,7 @@ impl Handle for SimulatedHandle {
 
     fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<Stat> {
         let (path, data) = (path.to_owned(), data.to_vec());
-        self.call(Request::One(Step::Write { path, data, version })).and_then(requests::stat)
+        self.call(Request::One(Step::Write { path, data, version })).and_then(stat)
     }
 
     fn acl(&self, path: &str) -> Answer<Vec<Acl>> {
@@ -230,43 +229,36 @@ impl Handle for SimulatedHandle {
 
     fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<Stat> {
         let (path, acl) = (path.to_owned(), acl.to_vec());
-        self.call(Request::SetAcl { path, acl }).and_then(requests::stat)
+        self.call(Request::SetAcl { path, acl }).and_then(stat)
     }
 
     fn read(&self, path: &str) -> Answer<Found> {
-        or_none(
-            self.call(Request::Data { path: path.to_owned(), watch: false })
-                .and_then(requests::data),
-        )
+        or_none(self.call(Request::Data { path: path.to_owned(), watch: false }).and_then(data))
     }
 
     fn exists(&self, path: &str) -> Answer<Option<Stat>> {
-        or_none(
-            self.call(Request::Exists { path: path.to_owned(), watch: false })
-                .and_then(requests::stat),
-        )
+        or_none(self.call(Request::Exists { path: path.to_owned(), watch: false }).and_then(stat))
     }
 
     fn children(&self, path: &str) -> Answer<Option<Names>> {
         or_none(
-            self.call(Request::Children { path: path.to_owned(), watch: false })
-                .and_then(requests::names),
+            self.call(Request::Children { path: path.to_owned(), watch: false }).and_then(names),
         )
     }
 
     fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)> {
         let read = Request::Data { path: path.to_owned(), watch: true };
-        self.call_with(read, Some((path, watcher))).and_then(requests::data)
+        self.call_with(read, Some((path, watcher))).and_then(data)
     }
 
     fn exists_with(&self, path: &str, watcher: Watcher) -> Answer<Option<Stat>> {
         let exists = Request::Exists { path: path.to_owned(), watch: true };
-        or_none(self.call_with(exists, Some((path, watcher))).and_then(requests::stat))
+        or_none(self.call_with(exists, Some((path, watcher))).and_then(stat))
     }
 
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names> {
         let list = Request::Children { path: path.to_owned(), watch: true };
-        self.call_with(list, Some((path, watcher))).and_then(requests::names)
+        self.call_with(list, Some((path, watcher))).and_then(names)
     }
 
     fn forget(&self, path: &str) -> Answer<()> {

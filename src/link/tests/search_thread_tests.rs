@@ -62,7 +62,7 @@ fn a_panic_while_dialling_does_not_end_the_search() {
     let (tell, told) = bounded(1);
     let panicked = std::sync::atomic::AtomicBool::new(false);
     let what = among(true, vec![accepting()]);
-    let _stop = start(
+    let _stop = start_search(
         what,
         move |found| tell.send(found).unwrap(),
         move |_| assert!(panicked.swap(true, Ordering::Relaxed), "the search must survive this"),

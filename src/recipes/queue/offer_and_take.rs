@@ -19,7 +19,9 @@ use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
 use crate::session::blocking_call::{Call, Stop};
 use crate::session::client::Client;
-use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, OnAnswer, Stat, room};
+use crate::session::connection::{
+    Answer, Created, Fault, Names, NodeKind, OnAnswer, Stat, room_for_data,
+};
 use crate::session::create_parents::make_parents;
 use crate::session::one_session::Session;
 use crate::session::request_purpose::cancelled;
@@ -116,7 +118,7 @@ impl Items {
     pub(crate) fn offer(&self, priority: u32, data: &[u8]) -> Result<i32> {
         let node = self.target.whole()?;
         let path = path::join(&node, &self.layout().prefix(priority));
-        let most = room(&path, &self.target.acl);
+        let most = room_for_data(&path, &self.target.acl);
         if data.len() > most {
             let message = format!(
                 "could not put the item into the queue: it has {} bytes, at most {most} fit",
