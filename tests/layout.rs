@@ -1,6 +1,6 @@
-//! Checks the layout of `src`: a module uses only modules on its own floor or below, and no two
-//! modules use each other, directly or through others, nor in the command. `src/README.md` has the
-//! drawing. Also checks the links of the pages.
+//! Checks the layout of `src`: a module uses only modules on its own floor or below; no two modules, and no two
+//! folders, use each other, directly or through others, nor in the command; what a folder shows is in the list of
+//! its `mod.rs`, its façade. `src/README.md` has the drawing. Also checks the links of the pages.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
@@ -36,8 +36,12 @@ const BESIDE: [&str; 5] = ["guide", "testing", "sim", "models", "bench_only"];
 
 type Module = Vec<String>;
 
-/// Which names each module uses of which others, by their paths from the crate's root.
+/// Which names each module uses of which others, by their paths from the crate's root. A name that a façade shows is
+/// used of the module that has it.
 struct Uses(BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>>);
+
+/// What façades show: in which module of its folder each name is.
+struct Facades(BTreeMap<(Module, String), Module>);
 
 /// All modules on the floors, with their source text without comments and tests.
 fn modules() -> BTreeMap<Module, String> {
@@ -113,32 +117,73 @@ fn expand(tree: &str) -> Vec<String> {
     parts.flat_map(|part| expand(&format!("{}{part}", head.trim()))).collect()
 }
 
-/// The paths in a source text: those of `use` items, and those that begin with `crate::`,
-/// `super::` or `self::`.
+/// The paths in a source text.
 fn mentioned(text: &str) -> Vec<String> {
     let items = text.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
     let mut all: Vec<String> = items.flat_map(expand).collect();
     let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
     let words = text.split(|letter| !is_path(letter));
-    let roots = ["crate::", "super::", "self::"];
-    all.extend(
-        words.filter(|word| roots.iter().any(|root| word.starts_with(root))).map(str::to_owned),
-    );
+    all.extend(words.filter(|word| word.contains("::")).map(str::to_owned));
     all
+}
+
+fn inner(module: &Module, part: &str) -> Module {
+    module.iter().cloned().chain([part.to_owned()]).collect()
+}
+
+/// The items of a module that show names of the modules in its folder, and the rest of its text.
+fn facade(all: &BTreeMap<Module, String>, module: &Module, text: &str) -> (Vec<String>, String) {
+    let (mut shown, mut rest) = (Vec::new(), String::new());
+    for statement in text.split_inclusive(';') {
+        let item = ["pub use ", "pub(crate) use ", "pub(super) use "]
+            .iter()
+            .find_map(|begin| Some(statement.split_once(begin)?.1));
+        match item.and_then(|item| item.split("::").next()) {
+            Some(first) if all.contains_key(&inner(module, first)) => {
+                shown.extend(expand(item.unwrap().trim_end_matches(';')));
+            }
+            _ => rest.push_str(statement),
+        }
+    }
+    (shown, rest)
+}
+
+impl Facades {
+    fn find(all: &BTreeMap<Module, String>) -> Facades {
+        let mut shown = BTreeMap::new();
+        for (module, text) in all {
+            for path in facade(all, module, text).0 {
+                let (within, name) = path.rsplit_once("::").unwrap();
+                let at = within.split("::").fold(module.clone(), |at, part| inner(&at, part));
+                shown.insert((module.clone(), name.to_owned()), at);
+            }
+        }
+        Facades(shown)
+    }
+
+    /// The module that has the name.
+    fn resolve(&self, mut at: Module, name: &str) -> Module {
+        while let Some(next) = self.0.get(&(at.clone(), name.to_owned())) {
+            at.clone_from(next);
+        }
+        at
+    }
 }
 
 impl Uses {
     fn find(all: &BTreeMap<Module, String>) -> Uses {
+        let facades = Facades::find(all);
         let mut uses = BTreeMap::new();
         for (module, text) in all {
             let of_module: &mut BTreeMap<_, BTreeSet<_>> = uses.entry(module.clone()).or_default();
-            for path in mentioned(text) {
+            for path in mentioned(&facade(all, module, text).1) {
                 let path = path.split(" as ").next().unwrap().to_owned();
                 let mut rest =
                     path.split("::").map(str::trim).filter(|part| !part.is_empty()).peekable();
                 let mut at = match rest.peek() {
                     Some(&"crate") => Vec::new(),
                     Some(&("self" | "super")) => module.clone(),
+                    Some(first) if all.contains_key(&inner(module, first)) => module.clone(),
                     _ => continue,
                 };
                 while let Some(step) =
@@ -151,12 +196,13 @@ impl Uses {
                 let mut name = "";
                 for part in rest {
                     name = part;
-                    let inner: Module = at.iter().cloned().chain([part.to_owned()]).collect();
-                    if !all.keys().any(|known| known.starts_with(&inner)) {
+                    let next = inner(&at, part);
+                    if !all.keys().any(|known| known.starts_with(&next)) {
                         break;
                     }
-                    at = inner;
+                    at = next;
                 }
+                let at = facades.resolve(at, name);
                 // A public item is named by its module there, not as `crate::Item`, except in the
                 // macros of the top floor.
                 let is_public = at.is_empty() && name.starts_with(char::is_uppercase);
@@ -285,49 +331,58 @@ fn no_modules_use_each_other() {
     }
 }
 
-/// The names of a folder's files and folders, but for its own module and its tests.
-fn files_in(folder: &str) -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let entries = fs::read_dir(folder).unwrap();
-    let stems = entries.map(|entry| {
-        let path = entry.unwrap().path();
-        path.file_stem().unwrap().to_str().unwrap().to_owned()
-    });
-    stems.filter(|stem| !["mod", "main", "tests"].contains(&&**stem)).collect()
-}
-
-fn has_word(text: &str, word: &str) -> bool {
-    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|one| one == word)
+/// The folder of its floor that a module is in, or is.
+fn folder(module: &Module) -> Module {
+    module.iter().take(2).cloned().collect()
 }
 
 #[test]
-fn every_file_is_in_the_descriptions_of_its_floor() {
-    let drawing = include_str!("../src/README.md");
-    let floors = [
-        ("recipes", include_str!("../src/recipes/mod.rs")),
-        ("contend", include_str!("../src/contend/mod.rs")),
-        ("session", include_str!("../src/session/mod.rs")),
-        ("link", include_str!("../src/link/mod.rs")),
-    ];
-    for (floor, text) in floors {
-        let says: Vec<&str> = text.lines().filter(|line| line.starts_with("//!")).collect();
-        let says = says.join("\n");
-        for file in files_in(&format!("src/{floor}")) {
-            assert!(
-                says.contains(&format!("`{file}`")),
-                "src/{floor}/mod.rs does not say what {file} is"
-            );
-            assert!(has_word(drawing, &file), "src/README.md lacks {floor}/{file}");
+fn no_folders_of_a_floor_use_each_other() {
+    let mut between: BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>> = BTreeMap::new();
+    for (module, used) in Uses::find(&modules()).0 {
+        for (other, names) in used {
+            let is_beside = module[0] == other[0] && folder(&module) != folder(&other);
+            if is_beside && module.len() > 1 && other.len() > 1 {
+                let of_folder = between.entry(folder(&module)).or_default();
+                of_folder.entry(folder(&other)).or_default().extend(names);
+            }
         }
     }
-    let tests = include_str!("it/main.rs");
-    for file in files_in("tests/it") {
-        let line = format!("mod {file}; // ");
-        assert!(
-            file == "support" || tests.contains(&line),
-            "it/main.rs does not say what {file} tests"
+    let shown = Uses(between).circle().map(|way| way.iter().map(|one| one.join("::")).collect());
+    assert_eq!(shown, None::<Vec<_>>, "these folders use each other");
+}
+
+/// The floors whose folders have façades.
+const WITH_FACADES: [&str; 0] = [];
+
+/// A folder shows names one by one; its modules are private. So the compiler holds the walls, and a file moves without its
+/// users noticing.
+#[test]
+fn every_folder_has_a_facade_and_is_neither_empty_nor_too_full() {
+    let all = modules();
+    let mut wrong = Vec::new();
+    for (module, text) in &all {
+        let files =
+            all.keys().filter(|one| one.len() == module.len() + 1 && one.starts_with(module));
+        let count = files.count();
+        // With its own `mod.rs`.
+        if count == 0 || !WITH_FACADES.contains(&&*module[0]) {
+            continue;
+        }
+        let name = module.join("::");
+        if count > 11 {
+            wrong.push(format!("{name} has {} files", count + 1));
+        }
+        for line in text.lines() {
+            if line.starts_with("pub") && line.contains(" mod ") {
+                wrong.push(format!("{name}: {line}"));
+            }
+        }
+        wrong.extend(
+            facade(&all, module, text).0.iter().filter(|path| path.ends_with('*')).cloned(),
         );
     }
+    assert_eq!(wrong, Vec::<String>::new());
 }
 
 #[test]
@@ -340,6 +395,15 @@ fn what_is_looked_for_would_be_found() {
         all.map(|(name, text)| (name.split("::").map(str::to_owned).collect(), text.to_owned()));
     let uses = Uses::find(&BTreeMap::from(all));
     assert_eq!(uses.circle().expect("a circle").len(), 2);
+    let through_a_facade = [
+        ("session::room", "mod one;\npub(crate) use one::{A, B};\nuse one::A;"),
+        ("session::room::one", "use crate::session::other::C;"),
+        ("session::other", "use crate::session::room::A;"),
+    ];
+    let all = through_a_facade
+        .map(|(name, text)| (name.split("::").map(str::to_owned).collect(), text.to_owned()));
+    let circle = Uses::find(&BTreeMap::from(all)).circle().expect("a circle");
+    assert_eq!(circle, [["session", "other"].as_slice(), &["session", "room", "one"]]);
     assert_eq!(expand("a::{b, c::{d, e}}"), ["a::b", "a::c::d", "a::c::e"]);
 }
 
