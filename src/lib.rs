@@ -253,9 +253,9 @@ pub use event::Event;
 pub use fencing::FencingToken;
 pub use foreign_contenders::ForeignContenders;
 #[cfg(feature = "sasl")]
-pub use link::sasl::Sasl;
+pub use link::Sasl;
 #[cfg(feature = "tls")]
-pub use link::tls::Tls;
+pub use link::Tls;
 pub use loss_reason::LossReason;
 pub use recipes::barrier::Barrier;
 pub use recipes::double_barrier::DoubleBarrier;

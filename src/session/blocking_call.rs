@@ -13,7 +13,7 @@ use super::one_session::{Session, rejected};
 use super::wait_limit::Wait;
 use crate::connection_notice::End;
 use crate::error::{Error, Result};
-use crate::link::reading_turn::AwaitsServer;
+use crate::link::AwaitsServer;
 use crate::rt::{self, Deadline};
 
 /// Why a call ends without what it was made for.

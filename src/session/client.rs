@@ -14,13 +14,11 @@ use crate::connect_string::ConnectString;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::foreign_contenders::ForeignContenders;
-use crate::link::config::LinkConfig;
-use crate::link::credentials_and_tls::{Access, Auth};
-use crate::link::resolver::Resolver;
 #[cfg(feature = "sasl")]
-use crate::link::sasl::Sasl;
+use crate::link::Sasl;
 #[cfg(feature = "tls")]
-use crate::link::tls::Tls;
+use crate::link::Tls;
+use crate::link::{Access, Auth, LinkConfig, Resolver};
 use crate::rt::{self, Deadline};
 use crate::session_id::SessionId;
 

@@ -12,8 +12,7 @@ use crate::acl::Acl;
 use crate::connect_string::Host;
 use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::reading_turn::AwaitsServer;
-use crate::link::unsupported_operations::UnsupportedOperations;
+use crate::link::{AwaitsServer, UnsupportedOperations};
 use crate::rt::Deadline;
 use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
 
@@ -49,8 +48,10 @@ pub(crate) enum NodeKind {
 impl NodeKind {
     /// Whether such a node goes with its session.
     pub(crate) fn is_ephemeral(self) -> bool {
-        use NodeKind::{Container, Contender, Ephemeral, EphemeralSequential, Named};
-        use NodeKind::{Persistent, PersistentSequential};
+        use NodeKind::{
+            Container, Contender, Ephemeral, EphemeralSequential, Named, Persistent,
+            PersistentSequential,
+        };
         match self {
             Ephemeral | Named | EphemeralSequential | Contender => true,
             Persistent | Container | PersistentSequential => false,

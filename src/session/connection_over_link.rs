@@ -14,12 +14,10 @@ use crate::acl::{Acl, Permissions};
 use crate::connect_string::Host;
 use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::config::LinkConfig;
-use crate::link::handle::Link;
-use crate::link::link_commands::{DeferredRequest, Outgoing};
-use crate::link::reading_turn::AwaitsServer;
-use crate::link::unsupported_operations::UnsupportedOperations;
-use crate::link::wire_format::{Fields, Frame, Malformed};
+use crate::link::{
+    AwaitsServer, DeferredRequest, Fields, Frame, Link, LinkConfig, Malformed, Outgoing,
+    UnsupportedOperations,
+};
 use crate::rt::Deadline;
 use crate::wire_values::{
     FLAG_CONTAINER, FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, FLAG_SEQUENTIAL, RawReply,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::connection::{Answer, Answered, Connection, Fault, IsWanted, OnAnswer, OnReply, Reply};
 use super::notify::Signal;
 use super::time_limit::TimeLimit;
-use crate::link::reading_turn::AwaitsServer;
+use crate::link::AwaitsServer;
 use crate::rt::{Condvar, Deadline, Mutex};
 
 /// The answers to one request, or to several.
@@ -177,7 +177,7 @@ mod tests {
     use super::super::connection::{Info, Submission, Waits};
     use super::*;
     use crate::connection_notice::End;
-    use crate::link::reading_turn::ReadingTurn;
+    use crate::link::ReadingTurn;
     use crate::rt::Moment;
     use std::time::Duration;
 

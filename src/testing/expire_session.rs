@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::{POLL, end_after, system};
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::handshake::Conversation;
-use crate::link::server_stream::ServerStream;
-use crate::link::wire_format::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
+use crate::link::{
+    ConnectRequest, ConnectResponse, Conversation, Fields, Frame, ReplyHeader, ServerStream,
+};
 use crate::rt::bounded;
 use crate::wire_values::op;
 

@@ -11,7 +11,7 @@ use shuttle::thread::spawn;
 
 use super::{explore, join, threads};
 use crate::connection_notice::End;
-use crate::link::reading_turn::{AwaitsServer, Readable, ReadingTurn};
+use crate::link::{AwaitsServer, Readable, ReadingTurn};
 use crate::rt::{Condvar, Deadline, Moment, Mutex};
 use crate::session::connection::{
     Answered, Connection, Info, OnReply, Reply, Request, Submission, Waits,

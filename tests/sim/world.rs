@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::tree::{Change, Transaction, Tree, Trigger};
 use crate::acl::{Acl, Permissions};
-use crate::link::too_large_requests::Sizes;
+use crate::link::Sizes;
 use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{self, Mutex};

@@ -3,12 +3,7 @@
 use std::time::Duration;
 
 use super::servers::Rig;
-use crate::link::config::LinkConfig;
-use crate::link::credentials_and_tls::Access;
-use crate::link::handle::Link;
-use crate::link::link_commands::Outgoing;
-use crate::link::resolver::Resolver;
-use crate::link::wire_format::Frame;
+use crate::link::{Access, Frame, Link, LinkConfig, Outgoing, Resolver};
 use crate::rt::{Receiver, Sender, bounded, unbounded};
 use crate::wire_values::{NodeEvent, code, op};
 
