@@ -275,12 +275,12 @@ pub use recipes::shared_value::SharedValue;
 pub use recipes::transaction::Transaction;
 pub use recipes::two_phase_commit::TwoPhaseCommit;
 pub use recipes::znode::Znode;
-pub use session::cancel::Cancel;
-pub use session::changes_iterator::Changes;
-pub use session::client::{Client, ClientBuilder, ClientStats};
-pub use session::notify::Subscription;
-pub use session::status::SessionState;
-pub use session::wait_limit::Wait;
+pub use session::Cancel;
+pub use session::Changes;
+pub use session::SessionState;
+pub use session::Subscription;
+pub use session::Wait;
+pub use session::{Client, ClientBuilder, ClientStats};
 pub use session_id::SessionId;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper;

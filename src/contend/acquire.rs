@@ -30,16 +30,10 @@ use crate::event::Event;
 use crate::foreign_contenders::ForeignContenders;
 use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::client::Client;
-use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Created, Enqueued, Fault, Found, Names, NodeKind};
-use crate::session::create_parents::{make_container, make_parents};
-use crate::session::creates_in_doubt::StillMeant;
-use crate::session::one_session::Session;
-use crate::session::request_purpose::{Purpose, cancelled};
-use crate::session::wait_limit::Wait;
-use crate::session::watch_dispatch::WatchKind;
+use crate::session::{
+    Answer, Call, Client, ClientCore, Created, Enqueued, Fault, Found, Names, NodeKind, Purpose,
+    Session, StillMeant, Stop, Wait, WatchKind, cancelled, make_container, make_parents,
+};
 
 /// A wait of more than this.
 const LONG_WAIT: Duration = Duration::from_secs(1);

@@ -29,15 +29,10 @@ use crate::acl::Acl;
 use crate::connection_notice::End;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::rt::{self, Deadline, Mutex, MutexGuard};
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::client::Client;
-use crate::session::client_shared_state::ClientCore;
-use crate::session::notify::{Signal, Subscription};
-use crate::session::one_session::ended;
-use crate::session::request_purpose::cancelled;
-use crate::session::status::SessionState;
-use crate::session::wait_limit::GRACE;
+use crate::rt::{self, Deadline, Mutex, MutexGuard, Signal};
+use crate::session::{
+    Call, Client, ClientCore, GRACE, SessionState, Stop, Subscription, cancelled, ended,
+};
 
 /// What must be equal for a node to be shared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

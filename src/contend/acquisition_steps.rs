@@ -20,7 +20,8 @@ use super::end_overdue_maintenance::HoldAhead;
 use super::rule::{Rule, Verdict, Watch, has_others, in_grant_order};
 use crate::error::{Error, ErrorKind};
 use crate::foreign_contenders::ForeignContenders;
-use crate::session::connection::{Names, Stat};
+use crate::session::Names;
+use crate::wire_values::Stat;
 
 /// Of how many children it is asked together whether they contend.
 const MOST_ASKED: usize = 1_000;

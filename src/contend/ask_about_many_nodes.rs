@@ -7,11 +7,7 @@ use super::lists_kept_between_looks::{List, ListsOfLook};
 use super::requests_per_second::Pace;
 use crate::error::{Error, Result};
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Fault};
-use crate::session::one_session::Session;
-use crate::session::request_purpose::Purpose;
+use crate::session::{Answer, Call, ClientCore, Fault, Purpose, Session, Stop};
 
 /// Asks about many nodes.
 pub(super) trait AskEach {

@@ -7,12 +7,8 @@ use super::contender_facts::REQUEST;
 use super::contender_node_name::Ticket;
 use super::rule::count_holders;
 use crate::error::{Error, ErrorKind, Result};
-use crate::logging;
-use crate::path;
-use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault};
-use crate::session::one_session::Session;
-use crate::session::request_purpose::Purpose;
+use crate::session::{Answer, Client, Fault, Purpose, Session};
+use crate::{logging, path};
 
 /// Asks all holders to release the lock, and returns how many there were.
 pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {

@@ -8,13 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::contender_facts::{REQUEST, patience_of};
-use crate::logging;
-use crate::path;
-use crate::rt::AtomicBool;
-use crate::session::connection::{Answer, Fault};
-use crate::session::notify::{Signal, Subscription};
-use crate::session::one_session::Session;
+use crate::rt::{AtomicBool, Signal};
+use crate::session::{Answer, Fault, Session, Subscription};
 use crate::wire_values::NodeEvent;
+use crate::{logging, path};
 
 /// See the module.
 #[derive(Default)]

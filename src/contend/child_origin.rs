@@ -13,9 +13,9 @@ use super::rule::{in_grant_order, in_grant_order_by};
 use crate::foreign_contenders::ForeignContenders;
 use crate::path;
 use crate::rt::{self, Mutex};
-use crate::session::connection::{Answer, Fault, Found, Names, Stat};
-use crate::session::one_session::Session;
+use crate::session::{Answer, Fault, Found, Names, Session};
 use crate::session_id::SessionId;
+use crate::wire_values::Stat;
 
 /// How many names of nodes that do not contend a client remembers, and for how long.
 const MOST_REMEMBERED: usize = 10_000;

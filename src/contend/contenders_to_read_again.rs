@@ -72,7 +72,7 @@ pub(super) fn which_to_read(
 mod tests {
     use super::*;
     use crate::contend::contender_node_name::Ticket;
-    use crate::session::connection::Stat;
+    use crate::wire_values::Stat;
 
     fn contender(data: &str) -> Contender {
         let ticket = Ticket::parse("lock-0000000001").unwrap();

@@ -11,12 +11,8 @@ use super::hold::Hold;
 use crate::acl::Acl;
 use crate::error::Result;
 use crate::loss_reason::LossReason;
-use crate::path;
-use crate::rt;
-use crate::session::connection::Fault;
-use crate::session::creates_in_doubt::StillMeant;
-use crate::session::request_purpose::Purpose;
-use crate::session::wait_limit::Wait;
+use crate::session::{Fault, Purpose, StillMeant, Wait};
+use crate::{path, rt};
 
 const CREATE: Purpose = Purpose::to_change("create the reader's node", "CREATE on the lock node");
 

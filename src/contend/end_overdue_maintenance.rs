@@ -10,12 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::contender_node_name::Ticket;
 use super::maintenance_node::{EnsembleClock, end_of};
-use crate::logging;
-use crate::path;
-use crate::rt::{self, AtomicBool};
-use crate::session::connection::{Answer, Fault};
-use crate::session::notify::{Signal, Subscription};
-use crate::session::one_session::Session;
+use crate::rt::{self, AtomicBool, Signal};
+use crate::session::{Answer, Fault, Session, Subscription};
+use crate::{logging, path};
 
 /// Of so many holds a waiter looks after the end, beginning with the first.
 const MOST: usize = 8;

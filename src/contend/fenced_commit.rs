@@ -10,9 +10,7 @@ use std::sync::atomic::Ordering;
 use super::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
-use crate::session::blocking_call::Stop;
-use crate::session::connection::{Fault, Step, Transacted};
-use crate::session::request_purpose::Purpose;
+use crate::session::{Fault, Purpose, Step, Stop, Transacted};
 
 pub(crate) const COMMIT: Purpose =
     Purpose::to_change("commit the transaction", "other permissions on the nodes of its steps");

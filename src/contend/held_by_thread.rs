@@ -10,7 +10,7 @@ use super::guards_given_away::GuardsGivenAway;
 use super::held_node_watchdog::Watchdog;
 use crate::path;
 use crate::rt::{self, ThreadId};
-use crate::session::client_shared_state::ClientCore;
+use crate::session::ClientCore;
 
 /// Up to so many entries, none is looked at for being over.
 const FEW: usize = 16;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::contender_facts::MOST_NAMED;
 use crate::rt::Mutex;
-use crate::session::notify::Subscription;
+use crate::session::Subscription;
 
 /// See the module. Nodes are named as the server knows them.
 #[derive(Default)]

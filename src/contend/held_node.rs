@@ -9,11 +9,8 @@ use super::held_node_watchdog::{HolderCallbacks, ReleasedParts, Watchdog};
 use super::hold_limit::HoldLimit;
 use crate::loss_reason::LossReason;
 use crate::rt::{self, AtomicUsize, Deadline, Mutex};
-use crate::session::client::Client;
-use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Fault, Stat};
-use crate::session::notify::Subscription;
-use crate::session::one_session::Session;
+use crate::session::{Answer, Client, ClientCore, Fault, Session, Subscription};
+use crate::wire_values::Stat;
 
 /// How long dropping a guard waits for its node's deletion to be under way, and for callbacks that
 /// must end first.

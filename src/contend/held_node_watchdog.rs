@@ -13,18 +13,14 @@ use super::hold_limit::HoldLimit;
 use super::rule::has_others;
 use crate::connection_notice::End;
 use crate::event::{Event, LogAs};
-use crate::logging;
 use crate::loss_reason::LossReason;
-use crate::path;
-use crate::rt::{self, AtomicBool, AtomicU64, Condvar, Deadline, Moment, Mutex, ThreadId};
-use crate::session::callback_threads::Callbacks;
-use crate::session::cancel::{Cancel, CancelState};
-use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Fault, Names, Stat};
-use crate::session::event_reports::Reports;
-use crate::session::notify::{Signal, Subscription};
-use crate::session::one_session::Session;
-use crate::session::reaper::Reaper;
+use crate::rt::{self, AtomicBool, AtomicU64, Condvar, Deadline, Moment, Mutex, Signal, ThreadId};
+use crate::session::{
+    Answer, Callbacks, Cancel, CancelState, ClientCore, Fault, Names, Reaper, Reports, Session,
+    Subscription,
+};
+use crate::wire_values::Stat;
+use crate::{logging, path};
 
 /// How long to wait before repeating a request about the node that the server has refused.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -19,14 +19,8 @@ use crate::event::{Because, Event};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{self, AtomicUsize, Condvar, Deadline, Mutex, ThreadId};
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault};
-use crate::session::notify::Signal;
-use crate::session::one_session::{Session, ended};
-use crate::session::request_purpose::{Purpose, cancelled};
-use crate::session::wait_limit::Wait;
+use crate::rt::{self, AtomicUsize, Condvar, Deadline, Mutex, Signal, ThreadId};
+use crate::session::{Answer, Call, Client, Fault, Purpose, Session, Stop, Wait, cancelled, ended};
 
 const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");
 const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");

@@ -22,15 +22,11 @@ use super::maintenance_node::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault, Stat};
-use crate::session::create_parents::make_below;
-use crate::session::creates_in_doubt::StillMeant;
-use crate::session::one_session::Session;
-use crate::session::request_purpose::{Purpose, cancelled};
-use crate::session::wait_limit::Wait;
-use crate::session::watch_loop::{View, WatchLoop};
+use crate::session::{
+    Answer, Call, Client, Fault, Purpose, Session, StillMeant, Stop, View, Wait, WatchLoop,
+    cancelled, make_below,
+};
+use crate::wire_values::Stat;
 
 /// How often a hold that is asked for is written anew.
 const RENEWED_EVERY: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@
 
 use super::contender_node_name::{ContenderKind, Form, Ticket};
 use super::rule::excludes;
-use crate::session::connection::Names;
+use crate::session::Names;
 
 /// Whose program has made a contender, by its name. Ours with the default naming are named as Curator's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

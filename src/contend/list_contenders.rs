@@ -13,11 +13,9 @@ use super::maintenance_node::{MaintenanceHold, held_since};
 use super::rule::{count_holders, in_grant_order, in_grant_order_by};
 use crate::error::Result;
 use crate::path;
-use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault, Found, Stat};
-use crate::session::one_session::Session;
-use crate::session::request_purpose::Purpose;
+use crate::session::{Answer, Client, Fault, Found, Purpose, Session};
 use crate::session_id::SessionId;
+use crate::wire_values::Stat;
 
 /// The owner of a node whose stat an ACL hides. No session has this id.
 pub(crate) const HIDDEN: i64 = -1;

@@ -9,11 +9,9 @@ use super::list_contenders::Contender;
 use super::rule::{count_holders, in_grant_order};
 use crate::error::Result;
 use crate::path;
-use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault, Names, Stat};
-use crate::session::one_session::Session;
-use crate::session::request_purpose::Purpose;
+use crate::session::{Answer, Client, Fault, Names, Purpose, Session};
 use crate::session_id::SessionId;
+use crate::wire_values::Stat;
 
 /// At most so many nodes are asked for their children.
 const MOST_NODES: usize = 20_000;

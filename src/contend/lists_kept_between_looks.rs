@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::rt::AtomicBool;
-use crate::session::connection::{Answer, Names, Stat};
-use crate::session::notify::Subscription;
-use crate::session::one_session::Session;
+use crate::session::{Answer, Names, Session, Subscription};
+use crate::wire_values::Stat;
 
 /// A node's children, and its stat.
 pub(super) type List = (Names, Stat);

@@ -11,7 +11,7 @@ use super::wait_graph::Waits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::Mutex;
-use crate::session::client::Client;
+use crate::session::Client;
 
 impl Waits {
     /// Looks again, as [`Client::waits`] does, in fewer requests and with a limit of them; `None` if the node at

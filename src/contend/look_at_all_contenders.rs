@@ -11,13 +11,8 @@ use super::list_locks::{LIST, LockList, UnlistedReason, Walk, is_told_apart, loo
 use super::lists_kept_between_looks::KeptLists;
 use super::wait_graph::Waits;
 use crate::error::Result;
-use crate::path;
-use crate::rt;
-use crate::session::client::Client;
-use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::Answer;
-use crate::session::one_session::Session;
-use crate::session::requests::read_each_by;
+use crate::session::{Answer, Client, ClientCore, Session, read_each_by};
+use crate::{path, rt};
 
 impl Client {
     /// Looks who holds and who waits for the locks at `base` and below it, at any depth; `None` if the

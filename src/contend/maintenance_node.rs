@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use super::contender_facts::{fact, with, with_facts};
 use super::contender_node_name::{ContenderKind, Form, NodeNaming, Ticket};
 use crate::rt;
-use crate::session::connection::{Names, Stat};
+use crate::session::Names;
+use crate::wire_values::Stat;
 
 const REASON: &str = "maintenance: ";
 const MADE_BY: &str = "made by ";

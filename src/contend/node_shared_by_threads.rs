@@ -12,9 +12,8 @@ use super::held_node_watchdog::ReleasedParts;
 use super::hold::Hold;
 use super::proof_that_others_are_ahead::OthersSeen;
 use crate::error::Error;
-use crate::rt::{self, Mutex, MutexGuard};
-use crate::session::client::Client;
-use crate::session::notify::Signal;
+use crate::rt::{self, Mutex, MutexGuard, Signal};
+use crate::session::Client;
 
 /// See the module. It owns no client, so that it can end on any thread.
 pub(crate) struct SharedNode {

@@ -6,11 +6,7 @@ use super::list_contenders::Contender;
 use super::rule::count_holders;
 use crate::error::Result;
 use crate::path;
-use crate::session::changes_iterator::Changes;
-use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault};
-use crate::session::request_purpose::Purpose;
-use crate::session::watch_loop::View;
+use crate::session::{Answer, Changes, Client, Fault, Purpose, View};
 
 const LOOK: Purpose = Purpose::to_read("read who holds the lock", "READ on the lock node");
 

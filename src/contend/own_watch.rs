@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::rt::Mutex;
-use crate::session::notify::{Signal, Subscription};
+use crate::rt::{Mutex, Signal};
+use crate::session::Subscription;
 use crate::wire_values::NodeEvent;
 
 /// The watch of the own node, from before it was admitted.

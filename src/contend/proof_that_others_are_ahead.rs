@@ -5,10 +5,8 @@ use std::time::Instant;
 
 use super::held_by_waiting_threads::KeptWaiting;
 use crate::error::Result;
-use crate::rt::{self, Mutex};
-use crate::session::client_shared_state::ClientCore;
-use crate::session::notify::Signal;
-use crate::session::request_purpose::unanswered;
+use crate::rt::{self, Mutex, Signal};
+use crate::session::{ClientCore, unanswered};
 
 /// Whether others are ahead, as lists have shown: evidence for each call that waits for this
 /// acquisition, if the list was asked for after the call had begun.

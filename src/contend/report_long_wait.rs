@@ -10,12 +10,9 @@ use super::list_contenders::{Contender, look_for_first};
 use super::look_at_all_contenders::look_at_waits;
 use super::wait_graph::{BETWEEN_LOOKS, Waits};
 use crate::event::{Event, LogAs};
-use crate::logging;
-use crate::path;
 use crate::rt::{self, Mutex};
-use crate::session::blocking_call::Call;
-use crate::session::client_shared_state::ClientCore;
-use crate::session::one_session::Session;
+use crate::session::{Call, ClientCore, Session};
+use crate::{logging, path};
 
 /// A wait of more than this is long.
 const LONG: Duration = Duration::from_secs(5);

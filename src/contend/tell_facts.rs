@@ -10,9 +10,7 @@ use super::held_by_waiting_threads::KeptWaiting;
 use super::held_node::HeldNode;
 use super::held_node_watchdog::Watchdog;
 use crate::rt::{self, Moment, Mutex};
-use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Fault};
-use crate::session::one_session::Session;
+use crate::session::{Answer, ClientCore, Fault, Session};
 
 /// How long after the grant a node tells it: a lock that was released by then is not worth a write.
 const UNTIL_TOLD: Duration = Duration::from_secs(1);

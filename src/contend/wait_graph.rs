@@ -16,9 +16,8 @@ use super::list_contenders::Contender;
 use super::list_locks::UnlistedReason;
 use super::lists_kept_between_looks::KeptLists;
 use super::rule::excludes;
-use crate::path;
-use crate::rt;
 use crate::session_id::SessionId;
+use crate::{path, rt};
 
 /// Two looks must be at least this far apart for what both show to be certain.
 pub(crate) const BETWEEN_LOOKS: Duration = Duration::from_secs(3);
@@ -391,7 +390,7 @@ impl fmt::Display for Deadlock {
 mod tests {
     use super::*;
     use crate::contend::contender_node_name::Ticket;
-    use crate::session::connection::Stat;
+    use crate::wire_values::Stat;
 
     /// Contenders, each by its node, its session, whether it holds, and its facts.
     struct Look {

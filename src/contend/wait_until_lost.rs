@@ -7,9 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::held_node_watchdog::{LossToken, Watchdog};
 use crate::loss_reason::LossReason;
 use crate::rt::AtomicBool;
-use crate::session::cancel::Cancel;
-use crate::session::notify::{Signals, Waiter};
-use crate::session::wait_limit::Wait;
+use crate::session::{Cancel, Signals, Wait, Waiter};
 
 /// A handle with which any thread can wait until a lock is lost or released.
 ///

@@ -18,7 +18,7 @@ use super::proof_that_others_are_ahead::OthersSeen;
 use crate::error::Result;
 use crate::path;
 use crate::rt::Deadline;
-use crate::session::blocking_call::Call;
+use crate::session::Call;
 
 /// Begins the name of the room, which is beside the lock: as its child it would be taken for a contender.
 const ROOM: &str = "_zklock_room_";

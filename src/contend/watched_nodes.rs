@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use super::acquisition_steps::{Input, Trouble, Watched};
 use super::own_watch::{Heard, News, OwnWatch, ToDo};
-use crate::rt::Mutex;
-use crate::session::notify::{Signal, Subscription};
-use crate::session::watch_dispatch::{WatchKind, Watches};
+use crate::rt::{Mutex, Signal};
+use crate::session::{Subscription, WatchKind, Watches};
 use crate::wire_values::NodeEvent;
 
 /// See the module.

@@ -7,10 +7,7 @@ use super::permit::{Outcome, Permits};
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt;
-use crate::session::connection::{Answer, Fault, Step};
-use crate::session::one_session::Session;
-use crate::session::wait_limit::Wait;
-use crate::session::watch_loop::View;
+use crate::session::{Answer, Fault, Session, Step, View, Wait};
 
 /// Blocks all callers that wait for it, as long as it is raised.
 ///

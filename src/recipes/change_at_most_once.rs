@@ -8,12 +8,9 @@ use super::recipe_znode::Purpose;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Fault, NodeKind, Step};
-use crate::session::create_parents::make_parents;
-use crate::session::one_session::Session;
-use crate::session::owned_nodes::SessionNeed;
+use crate::session::{
+    Answer, Call, ClientCore, Fault, NodeKind, Session, SessionNeed, Step, Stop, make_parents,
+};
 
 /// What is known of a change whose reply was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]

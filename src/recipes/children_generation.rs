@@ -1,6 +1,6 @@
 //! Tells from a node's stat whether children were created since.
 
-use crate::session::connection::Stat;
+use crate::wire_values::Stat;
 
 /// Identifies all children that a node has had so far: as long as it stays the same, there are no new
 /// ones.

@@ -25,9 +25,7 @@ use crate::contend::waiting_room::{acquire_in_turn, is_room, room_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipes::recipe_znode::NodeConfig;
 use crate::rt;
-use crate::session::changes_iterator::Changes;
-use crate::session::client::Client;
-use crate::session::wait_limit::Wait;
+use crate::session::{Changes, Client, Wait};
 
 /// The node of a lock: shows who holds the lock and who waits for it, and can ask for its release.
 ///
@@ -672,7 +670,7 @@ macro_rules! guard {
             /// As [`LockGuard::unlock_within`](crate::LockGuard::unlock_within).
             pub fn $within(
                 self,
-                wait: impl Into<crate::session::wait_limit::Wait>,
+                wait: impl Into<crate::session::Wait>,
             ) -> crate::error::Result<bool> {
                 self.hold.release_within(&wait.into())
             }

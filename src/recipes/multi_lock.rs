@@ -18,8 +18,7 @@ use crate::contend::wait_until_lost::JointRelease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::rt::{self, Deadline};
-use crate::session::wait_limit::Wait;
-use crate::session::wait_limit::worth_asking;
+use crate::session::{Wait, worth_asking};
 
 /// Several locks, of which a call acquires all or none.
 ///

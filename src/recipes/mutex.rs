@@ -14,8 +14,7 @@ use crate::contend::handover_among_threads_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
-use crate::session::client::Client;
-use crate::session::wait_limit::Wait;
+use crate::session::{Client, Wait};
 
 /// A lock with one holder at a time among all programs that use the same lock path.
 ///

@@ -18,10 +18,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::connection::{Answer, Fault, Stat, Step};
-use crate::session::one_session::Session;
-use crate::session::request_purpose::cancelled;
-use crate::session::wait_limit::Wait;
+use crate::session::{Answer, Fault, Session, Step, Wait, cancelled};
+use crate::wire_values::Stat;
 
 /// The first line of a mark. Unknown lines after it are ignored.
 const FORMAT: &str = "zklock-once 1";

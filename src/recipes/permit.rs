@@ -15,10 +15,7 @@ use uuid::Uuid;
 use crate::acl::Acl;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Fault, Reply, Step};
-use crate::session::creates_in_doubt::StillMeant;
-use crate::session::one_session::Session;
+use crate::session::{Answer, ClientCore, Fault, Reply, Session, Step, StillMeant};
 
 /// How many permits of failed calls a client remembers, at most.
 const MOST_LEFT: usize = 1_000;

@@ -3,7 +3,7 @@
 use super::queue::{Items, Layout, items};
 use crate::acl::Acl;
 use crate::error::Result;
-use crate::session::client::Client;
+use crate::session::Client;
 
 /// A queue of items with priorities: the lowest priority number is taken first, and among equal
 /// ones the item that was offered first.

@@ -6,14 +6,8 @@ use std::fmt;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::changes_iterator::Changes;
-use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault};
-use crate::session::one_session::Session;
-pub(crate) use crate::session::request_purpose::Purpose;
-use crate::session::wait_limit::Wait;
-use crate::session::watch_loop::{View, WatchLoop};
+pub(crate) use crate::session::Purpose;
+use crate::session::{Answer, Call, Changes, Client, Fault, Session, Stop, View, Wait, WatchLoop};
 
 /// See the module.
 #[derive(Clone)]

@@ -13,8 +13,7 @@ use super::mutex::{DistributedLock, LockGuard};
 use crate::contend::acquire::Limits;
 use crate::error::Result;
 use crate::rt::Deadline;
-use crate::session::client::Client;
-use crate::session::wait_limit::Wait;
+use crate::session::{Client, Wait};
 
 /// A [`DistributedLock`] that its holding thread can lock again.
 ///

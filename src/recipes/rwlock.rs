@@ -8,8 +8,7 @@ use crate::contend::contender_node_name::{ContenderKind, Form, NodeNaming};
 use crate::contend::hold::Hold;
 use crate::error::Result;
 use crate::fencing::FencingToken;
-use crate::session::client::Client;
-use crate::session::wait_limit::Wait;
+use crate::session::{Client, Wait};
 
 /// A lock that many readers may hold at once, or one writer.
 ///

@@ -7,8 +7,7 @@ use crate::acl::Acl;
 use crate::contend::contender_node_name::{ContenderKind, Form};
 use crate::contend::hold::Hold;
 use crate::error::Result;
-use crate::session::client::Client;
-use crate::session::wait_limit::Wait;
+use crate::session::{Client, Wait};
 
 /// A fixed number of permits, of which each holder has one or more.
 ///

@@ -11,10 +11,8 @@ use super::znode_create_options::{CreateMode, CreateOptions};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Mutex;
-use crate::session::changes_iterator::Changes;
-use crate::session::connection::{Answer, Fault, NodeKind, Stat, Step};
-use crate::session::one_session::Session;
-use crate::session::requests::stat;
+use crate::session::{Answer, Changes, Fault, NodeKind, Session, Step, stat};
+use crate::wire_values::Stat;
 
 /// A few bytes that every client of the ensemble sees: configuration, a name to look up, the
 /// address of a leader.

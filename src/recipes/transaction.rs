@@ -11,10 +11,7 @@ use crate::contend::fenced_commit::{COMMIT, no_transactions};
 use crate::contend::hold::Hold;
 use crate::error::{Error, Result};
 use crate::path;
-use crate::session::blocking_call::Call;
-use crate::session::client::Client;
-use crate::session::connection::{Created, Fault, Reply, Step, Transacted};
-use crate::session::one_session::Session;
+use crate::session::{Call, Client, Created, Fault, Reply, Session, Step, Transacted};
 
 const CHECK: Purpose = Purpose::to_change("check the node", "READ on it");
 

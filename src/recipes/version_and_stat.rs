@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::session::connection::Stat;
 use crate::session_id::SessionId;
+use crate::wire_values::Stat;
 
 /// A node's data with its version.
 #[derive(Clone, PartialEq, Eq)]

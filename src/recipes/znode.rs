@@ -7,13 +7,9 @@ use super::znode_create_options::CreateOptions;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::session::blocking_call::Call;
-use crate::session::changes_iterator::Changes;
-use crate::session::client::Client;
-use crate::session::connection::{Answer, Created, Fault, NodeKind};
-use crate::session::create_parents::make_parents;
-use crate::session::one_session::Session;
-use crate::session::watch_loop::View;
+use crate::session::{
+    Answer, Call, Changes, Client, Created, Fault, NodeKind, Session, View, make_parents,
+};
 
 /// A handle of a znode, which need not exist, on the session of the client's locks.
 /// [`Client::znode`] creates the value.

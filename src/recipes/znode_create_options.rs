@@ -1,7 +1,7 @@
 //! Which kind of node to create, and with which ACL.
 
 use crate::acl::Acl;
-use crate::session::connection::NodeKind;
+use crate::session::NodeKind;
 
 /// The kind of a node to create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -107,7 +107,7 @@ use std::time::{Duration, Instant};
 pub use self::builder::ZooKeeperServerBuilder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Mutex;
-use crate::session::client::Client;
+use crate::session::Client;
 use crate::session_id::SessionId;
 
 /// The pause between two looks at something that is about to change.

@@ -3,16 +3,11 @@ use std::time::Duration;
 
 use super::connection::Servers;
 use super::ensemble::{Troubles, World};
-use super::explore;
-use super::join;
-use super::threads;
+use super::{explore, join, threads};
 use crate::error::ErrorKind;
 use crate::rt::shuttled::set_poverty;
 use crate::rt::{Deadline, Mutex};
-use crate::session::client::Client;
-use crate::session::client_shared_state::Patience;
-use crate::session::notify::Waiter;
-use crate::session::status::SessionState;
+use crate::session::{Client, Patience, SessionState, Waiter};
 
 fn client(world: &Arc<World>) -> Client {
     Client::with(Box::new(Servers(Arc::clone(world))), "test".to_owned(), String::new())

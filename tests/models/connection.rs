@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ensemble::{Server, Task, World};
-use crate::connection_notice::End;
+use crate::connection_notice::{End, Info};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
-use crate::session::connection::{
-    Answer, Connection, Created, Ensemble, Fault, Info, NodeKind, Reply, Request, SessionRecords,
-    Step, Submission, Waits,
+use crate::session::{
+    Answer, Connection, Created, Ensemble, Fault, NodeKind, Reply, Request, SessionRecords, Step,
+    Submission, Waiter, Waits, ended, until_attached,
 };
-use crate::session::notify::Waiter;
-use crate::session::one_session::{ended, until_attached};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::path;
 use crate::rt::shuttled::{one_in, start_always};
 use crate::rt::{Condvar, Mutex};
-use crate::session::connection::{Answer, Answered, Fault, OnReply, Reply, SessionRecords, Stat};
-use crate::wire_values::NodeEvent;
+use crate::session::{Answer, Answered, Fault, OnReply, Reply, SessionRecords};
+use crate::wire_values::{NodeEvent, Stat};
 
 /// How opening a session may fail. Each number *n* means one time in *n*; 0 means never.
 #[derive(Clone, Copy, Default)]

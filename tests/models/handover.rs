@@ -5,17 +5,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use super::explore;
-use super::join;
 use super::lock::{Holders, NODE, assert_no_contender_is_left, client, if_answered, world};
-use super::threads;
-use super::until;
+use super::{explore, join, threads, until};
 use crate::contend::handover_among_threads_policy::HandOver;
 use crate::error::ErrorKind;
 use crate::recipes::mutex::DistributedLock;
 use crate::rt::shuttled::one_in;
-use crate::session::cancel::Cancel;
-use crate::session::client::Client;
+use crate::session::{Cancel, Client};
 
 /// Longer than any model takes.
 const LONG: Duration = Duration::from_secs(3600);

@@ -5,18 +5,14 @@ use std::time::Duration;
 
 use super::connection::Servers;
 use super::ensemble::{Troubles, World};
-use super::explore;
-use super::join;
-use super::threads;
-use super::until;
+use super::{explore, join, threads, until};
 use crate::contend::handover_among_threads_policy::HandOver;
 use crate::error::{ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::recipes::mutex::{DistributedLock, LockGuard};
 use crate::rt::Mutex;
 use crate::rt::shuttled::one_in;
-use crate::session::cancel::Cancel;
-use crate::session::client::Client;
+use crate::session::{Cancel, Client};
 
 pub(super) const NODE: &str = "/locks/one";
 

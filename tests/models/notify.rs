@@ -2,13 +2,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::explore;
-use super::join;
-use super::threads;
-use crate::rt::{AtomicBool, AtomicU64, Deadline, Mutex};
-use crate::session::cancel::Cancel;
-use crate::session::notify::{Signal, Signals, Waiter};
-use crate::session::watch_dispatch::Watches;
+use super::{explore, join, threads};
+use crate::rt::{AtomicBool, AtomicU64, Deadline, Mutex, Signal};
+use crate::session::{Cancel, Signals, Waiter, Watches};
 use crate::wire_values::NodeEvent;
 
 #[test]

@@ -10,14 +10,12 @@ use std::time::Duration;
 use shuttle::thread::spawn;
 
 use super::{explore, join, threads};
-use crate::connection_notice::End;
+use crate::connection_notice::{End, Info};
 use crate::link::{AwaitsServer, Readable, ReadingTurn};
-use crate::rt::{Condvar, Deadline, Moment, Mutex};
-use crate::session::connection::{
-    Answered, Connection, Info, OnReply, Reply, Request, Submission, Waits,
+use crate::rt::{Condvar, Deadline, Moment, Mutex, Signal};
+use crate::session::{
+    Answered, Connection, OnReply, PendingReply, Reply, Request, Submission, Waiter, Waits,
 };
-use crate::session::notify::{Signal, Waiter};
-use crate::session::pending_reply::PendingReply;
 
 /// A connection whose server answers and sends events.
 struct Line {

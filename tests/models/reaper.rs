@@ -3,14 +3,9 @@ use std::time::Duration;
 
 use super::connection::Servers;
 use super::ensemble::{Troubles, World};
-use super::explore;
-use super::join;
-use super::threads;
-use super::until;
+use super::{explore, join, threads, until};
 use crate::rt::shuttled::set_poverty;
-use crate::session::notify::Waiter;
-use crate::session::one_session::Session;
-use crate::session::reaper::Reaper;
+use crate::session::{Reaper, Session, Waiter};
 
 /// Makes a reaper and a session that reminds it of work without a thread, as a client's does.
 fn with_nodes(paths: &[&str]) -> (Arc<World>, Arc<Reaper>, Arc<Session>) {

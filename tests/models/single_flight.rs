@@ -3,15 +3,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use super::explore;
-use super::join;
-use super::threads;
+use super::{explore, join, threads};
 use crate::rt::AtomicU64;
 use crate::rt::shuttled::{give_way, one_in};
-use crate::session::cancel::Cancel;
-use crate::session::single_flight::SingleFlight;
-use crate::session::time_limit::TimeLimit;
-use crate::session::wait_limit::Wait;
+use crate::session::{Cancel, SingleFlight, TimeLimit, Wait};
 
 /// Has `count` threads ask twice each, while the answer changes. `panics` decides whether a
 /// question panics. Two of the threads have a time limit; one of these is cancelled.

@@ -4,19 +4,14 @@ use std::time::Duration;
 
 use shuttle::thread::spawn;
 
-use super::explore;
-use super::join;
-use super::threads;
+use super::{explore, join, threads};
 use crate::rt::shuttled::{give_way, one_in, set_poverty};
 use crate::rt::{AtomicBool, AtomicU64, Condvar, Mutex};
-use crate::session::adopted::calls_on_worker::Calls;
-use crate::session::callback_threads::Callbacks;
-use crate::session::cancel::Cancel;
-use crate::session::connection::{Answered, Fault, OnAnswer, Reply, Request, Stat, Submission};
-use crate::session::pending_reply::PendingReply;
-use crate::session::thread_pool::Workers;
-use crate::session::time_limit::TimeLimit;
-use crate::session::wait_limit::Wait;
+use crate::session::{
+    Answered, Callbacks, Calls, Cancel, Fault, OnAnswer, PendingReply, Reply, Request, Submission,
+    TimeLimit, Wait, Workers,
+};
+use crate::wire_values::Stat;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {

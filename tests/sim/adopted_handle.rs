@@ -12,16 +12,12 @@ use crate::acl::Acl;
 use crate::connection_notice::Notice;
 use crate::rt::schedule::Process;
 use crate::rt::{self, Mutex};
-use crate::session::adopted::handle_trait::{Handle, HandleEvent, Unlisten, Watcher};
-use crate::session::connection::Step;
-use crate::session::connection::{
-    Answer, Answered, Fault, Found, Names, NodeKind, Reply, Request, SessionRecords, Stat,
-    Submission, or_none,
+use crate::session::{
+    Answer, Answered, Fault, Found, Handle, HandleEvent, Names, NodeKind, PendingReply, Reply,
+    Request, SessionRecords, Step, Submission, Subscription, Unlisten, Watcher, Watches, created,
+    data, names, or_none, stat,
 };
-use crate::session::notify::Subscription;
-use crate::session::pending_reply::PendingReply;
-use crate::session::requests::{created, data, names, stat};
-use crate::session::watch_dispatch::Watches;
+use crate::wire_values::Stat;
 
 /// A simulated handle.
 pub(super) struct SimulatedHandle {

@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::world::{LinkId, World};
-use crate::connection_notice::End;
+use crate::connection_notice::{End, Info};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::schedule::current;
 use crate::rt::{self, Deadline};
-use crate::session::connection::{
-    Connection, Ensemble, Info, IsWanted, SessionRecords, Submission, Waits,
+use crate::session::{
+    Connection, Ensemble, IsWanted, SessionRecords, Submission, Waiter, Waits, ended,
 };
-use crate::session::notify::Waiter;
-use crate::session::one_session::ended;
 
 /// The simulated ensemble as one client sees it.
 pub(super) struct SimulatedEnsemble(pub(super) Arc<World>);

@@ -3,16 +3,15 @@
 
 use std::time::Duration;
 
-use crate::connection_notice::{End, Notice};
+use crate::connection_notice::{End, Info, Notice};
 use crate::error::Result;
 use crate::path;
 use crate::rt::{Deadline, Mutex};
-use crate::session::client::Client;
-use crate::session::connection::{
-    Answer, Answered, Connection, Created, Ensemble, Fault, Info, Names, Reply, Request,
-    SessionRecords, Stat, Step, Submission, Waits,
+use crate::session::{
+    Answer, Answered, Client, Connection, Created, Ensemble, Fault, Names, Reply, Request,
+    SessionRecords, Step, Submission, Waiter, Waits,
 };
-use crate::session::notify::Waiter;
+use crate::wire_values::Stat;
 
 /// Makes a client that never has another contender.
 pub fn client() -> Client {

@@ -7,12 +7,10 @@ use std::time::Duration;
 use super::connection::SimulatedEnsemble;
 use super::plan::{Plan, PlannedFault};
 use super::world::{Habits, World};
-use crate::Client;
-use crate::Hold;
-use crate::path;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, Schedule, Stuck, current};
-use crate::session::connection::NodeKind;
+use crate::session::NodeKind;
+use crate::{Client, Hold, path};
 
 /// How long a request that is under way may last beyond a deadline.
 const GRACE: Duration = Duration::from_millis(50);

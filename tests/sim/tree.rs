@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::acl::{Acl, Permissions};
 use crate::path;
-use crate::session::connection::{Created, Fault, NodeKind, Reply, Stat, Step};
-use crate::wire_values::NodeEvent;
+use crate::session::{Created, Fault, NodeKind, Reply, Step};
+use crate::wire_values::{NodeEvent, Stat};
 
 /// One server's state, which follows from the transactions it has applied.
 #[derive(Clone, Debug)]

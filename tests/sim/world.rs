@@ -20,7 +20,7 @@ use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{self, Mutex};
 
 use crate::connection_notice::{End, Notice};
-use crate::session::connection::{
+use crate::session::{
     Answer, Answered, Created, Fault, IsWanted, NodeKind, OnReply, Reply, Request, SessionRecords,
     Step, Submission,
 };

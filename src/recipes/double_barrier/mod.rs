@@ -18,14 +18,9 @@ use crate::contend::contender_node_name::{Form, NodeNaming};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
-use crate::logging;
-use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::blocking_call::Call;
-use crate::session::client::Client;
-use crate::session::request_purpose::{cancelled, unanswered};
-use crate::session::wait_limit::Wait;
-use crate::session::watch_loop::View;
+use crate::session::{Call, Client, View, Wait, cancelled, unanswered};
+use crate::{logging, path};
 
 /// Lets a fixed number of participants begin together, and end together.
 ///

@@ -7,9 +7,7 @@ use crate::contend::contender_node_name::{ContenderKind, Ticket};
 use crate::contend::hold::Hold;
 use crate::contend::rule::in_grant_order;
 use crate::path;
-use crate::session::connection::{Answer, Fault, Found, Names, Step};
-use crate::session::one_session::Session;
-use crate::session::watch_loop::View;
+use crate::session::{Answer, Fault, Found, Names, Session, Step, View};
 
 /// A participant that waits for a round.
 pub(super) struct Waiting {

@@ -4,17 +4,13 @@ use std::error::Error as StdError;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::LeaderElection;
-use super::Leadership;
 use super::candidates_progress::{ElectionPhase, ElectionProgress, Failure, ProgressBoard};
+use super::{LeaderElection, Leadership};
 use crate::contend::acquire::insist;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::blocking_call::Call;
-use crate::session::request_purpose::cancelled;
-use crate::session::status::SessionState;
-use crate::session::wait_limit::Wait;
+use crate::session::{Call, SessionState, Wait, cancelled};
 
 /// How a term ends.
 type TermResult<T> = Result<ControlFlow<T>, Box<dyn StdError + Send + Sync>>;

@@ -18,9 +18,7 @@ use crate::contend::observe_holders::observe;
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::rt::Mutex;
-use crate::session::changes_iterator::Changes;
-use crate::session::client::Client;
-use crate::session::wait_limit::Wait;
+use crate::session::{Changes, Client, Wait};
 
 /// Elects one leader among many candidates, and the next one when the leader resigns or its session
 /// ends.

@@ -8,15 +8,10 @@ use crate::error::{ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::client_shared_state::ClaimedName;
-use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
-use crate::session::create_parents::make_below;
-use crate::session::creates_in_doubt::StillMeant;
-use crate::session::one_session::{Session, ended};
-use crate::session::reaper::Reaper;
-use crate::session::wait_limit::Wait;
-use crate::session::watch_loop::WatchLoop;
+use crate::session::{
+    Answer, Call, ClaimedName, Created, Fault, NodeKind, OnAnswer, Reaper, Session, StillMeant,
+    Stop, Wait, WatchLoop, ended, make_below,
+};
 
 pub(super) const JOIN: Purpose =
     Purpose::to_change("join the group", "CREATE on the group's node, and READ");

@@ -16,16 +16,12 @@ use crate::contend::list_contenders::{HIDDEN, created_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Mutex};
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::changes_iterator::Changes;
-use crate::session::client_shared_state::{ClaimedName, ClientCore};
-use crate::session::connection::{Answer, Fault, Names, Stat};
-use crate::session::creates_in_doubt::StillMeant;
-use crate::session::one_session::Session;
-use crate::session::request_purpose::cancelled;
-use crate::session::wait_limit::Wait;
-use crate::session::watch_loop::{View, WatchLoop};
+use crate::session::{
+    Answer, Call, Changes, ClaimedName, ClientCore, Fault, Names, Session, StillMeant, Stop, View,
+    Wait, WatchLoop, cancelled,
+};
 use crate::session_id::SessionId;
+use crate::wire_values::Stat;
 
 /// A group of programs that can all see which of them are alive.
 ///

@@ -12,17 +12,11 @@ use crate::contend::wait_until_lost::Lost;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::loss_reason::LossReason;
-use crate::rt::{Condvar, Deadline, Mutex};
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::callback_threads::{Callbacks, InOrder};
-use crate::session::cancel::Cancel;
-use crate::session::client_shared_state::ClaimedName;
-use crate::session::notify::{Signal, Subscription};
-use crate::session::one_session::Session;
-use crate::session::request_purpose::cancelled;
-use crate::session::status::SessionState;
-use crate::session::wait_limit::Wait;
-use crate::session::watch_loop::WatchLoop;
+use crate::rt::{Condvar, Deadline, Mutex, Signal};
+use crate::session::{
+    Call, Callbacks, Cancel, ClaimedName, InOrder, Session, SessionState, Stop, Subscription, Wait,
+    WatchLoop, cancelled,
+};
 
 /// How long a member that the server refuses waits before it tries to rejoin.
 const REST: Duration = Duration::from_secs(1);

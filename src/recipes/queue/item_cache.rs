@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::item_names::{Item, Layout};
 use crate::recipes::children_generation::Generation;
-use crate::rt::{self, AtomicBool, Mutex};
-use crate::session::connection::{Names, Stat};
-use crate::session::notify::{Signal, Signals, Subscription};
-use crate::session::one_session::Session;
+use crate::rt::{self, AtomicBool, Mutex, Signal};
+use crate::session::{Names, Session, Signals, Subscription};
+use crate::wire_values::Stat;
 
 /// How long, at most, until a leased item that was passed over is checked again.
 const RECHECK_AFTER: Duration = Duration::from_secs(1);
@@ -544,7 +543,7 @@ impl fmt::Debug for Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::notify::Waiter;
+    use crate::session::Waiter;
 
     fn cache(names: &[&str]) -> (Arc<ItemCache>, SeenOn) {
         let (cache, on) = (ItemCache::new(Layout::ByAge), on(1));

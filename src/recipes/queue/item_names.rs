@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::contend::contender_node_name::SEQUENCE_MARGIN;
-use crate::session::connection::Names;
+use crate::session::Names;
 
 /// How a queue names its items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
-use crate::logging;
-use crate::path;
-use crate::rt::Mutex;
-use crate::session::notify::{Signal, Signals, Subscription};
+use crate::rt::{Mutex, Signal};
+use crate::session::{Signals, Subscription};
+use crate::{logging, path};
 
 /// The late items of each queue, by the path that the queue's item nodes begin with.
 #[derive(Default)]
@@ -60,7 +59,7 @@ impl Drop for LateItems {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::notify::Waiter;
+    use crate::session::Waiter;
 
     #[test]
     fn what_came_late_is_given_once_and_to_its_own_queue() {

@@ -11,10 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::session::connection::{Answer, Fault, Step};
-use crate::session::one_session::Session;
-use crate::session::request_purpose::Purpose;
-use crate::session::wait_limit::Wait;
+use crate::session::{Answer, Fault, Purpose, Session, Step, Wait};
 
 /// After this many attempts in which other contenders came or went, an acknowledgement fails.
 const ATTEMPTS: usize = 100;

@@ -11,8 +11,7 @@ use leased_item::LeasedItem;
 use crate::acl::Acl;
 use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
-use crate::session::client::Client;
-use crate::session::wait_limit::Wait;
+use crate::session::{Client, Wait};
 
 pub(crate) use item_names::Layout;
 pub use offer_and_take::Items;

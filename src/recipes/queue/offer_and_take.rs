@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::item_cache::{ItemCache, ItemStatus, ItemWatch, Reservation, SeenOn};
-use super::item_names::Item;
-use super::item_names::Layout;
+use super::item_names::{Item, Layout};
 use super::items_taken_after_timeout::LateItems;
 use super::leased_item::LeasedItem;
 use crate::contend::acquire::{Contention, pursue};
@@ -17,16 +16,11 @@ use crate::recipes::children_generation::Generation;
 use crate::recipes::lock_node::default_data;
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
-use crate::session::blocking_call::{Call, Stop};
-use crate::session::client::Client;
-use crate::session::connection::{
-    Answer, Created, Fault, Names, NodeKind, OnAnswer, Stat, room_for_data,
+use crate::session::{
+    Answer, Call, Client, Created, Fault, Names, NodeKind, OnAnswer, Session, SessionState, Stop,
+    Wait, cancelled, make_parents, room_for_data,
 };
-use crate::session::create_parents::make_parents;
-use crate::session::one_session::Session;
-use crate::session::request_purpose::cancelled;
-use crate::session::status::SessionState;
-use crate::session::wait_limit::Wait;
+use crate::wire_values::Stat;
 
 const OFFER: Purpose = Purpose::to_change("put an item into the queue", "CREATE on it");
 const MAKE: Purpose = Purpose::to_change("make the queue", "CREATE on its parent");

@@ -11,9 +11,7 @@ use crate::error::Result;
 use crate::path;
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::rt::Mutex;
-use crate::session::connection::{Answer, Fault, NodeKind, Step};
-use crate::session::wait_limit::Wait;
-use crate::session::watch_loop::View;
+use crate::session::{Answer, Fault, NodeKind, Step, View, Wait};
 
 /// Decides a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit) that this client has begun or
 /// recovered.

@@ -13,12 +13,10 @@ use round::{Round, RoundState, read, size};
 use self::round::no_round;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
-use crate::path;
 use crate::recipes::change_at_most_once::{Attempts, make_once};
-use crate::rt;
-use crate::session::connection::{Answer, Fault, Names, Stat, Step};
-use crate::session::one_session::Session;
-use crate::session::wait_limit::Wait;
+use crate::session::{Answer, Fault, Names, Session, Step, Wait};
+use crate::wire_values::Stat;
+use crate::{path, rt};
 
 /// One round in which all participants commit, or all abort.
 ///

@@ -13,14 +13,10 @@ use crate::path;
 use crate::recipes::lock_node::{default_data, guard};
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
-use crate::session::blocking_call::Stop;
-use crate::session::client_shared_state::ClientCore;
-use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer, Step};
-use crate::session::creates_in_doubt::StillMeant;
-use crate::session::one_session::Session;
-use crate::session::request_purpose::cancelled;
-use crate::session::wait_limit::Wait;
-use crate::session::watch_loop::{View, WatchLoop};
+use crate::session::{
+    Answer, ClientCore, Created, Fault, NodeKind, OnAnswer, Session, Step, StillMeant, Stop, View,
+    Wait, WatchLoop, cancelled,
+};
 
 /// Votes in a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit) that this client has joined.
 ///

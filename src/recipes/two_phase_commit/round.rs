@@ -6,9 +6,8 @@ use std::fmt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::recipe_znode::NodeConfig;
-use crate::session::connection::{Answer, Fault, Names, Stat};
-use crate::session::one_session::Session;
-use crate::session::watch_loop::View;
+use crate::session::{Answer, Fault, Names, Session, View};
+use crate::wire_values::Stat;
 
 /// The decision of a two-phase commit. The enum is exhaustive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::Error;
 use crate::session::connection::{Answer, Answered, Fault, IsWanted, Reply, Request, Submission};
-use crate::session::thread_pool::Workers;
+use crate::session::threads::Workers;
 
 /// Requests that were submitted together. Each one gets an answer while the answers are wanted, also
 /// if there is no thread for them or one panics; those that are not begun by then are not made.
@@ -64,9 +64,8 @@ impl<F: Fn(&Request) -> Answer<Reply>> Drop for Calls<F> {
 mod tests {
     use super::*;
     use crate::rt::bounded;
-    use crate::session::pending_reply::PendingReply;
-    use crate::session::time_limit::TimeLimit;
-    use crate::session::wait_limit::Wait;
+    use crate::session::requests::{PendingReply, TimeLimit};
+    use crate::session::wait::Wait;
     use std::time::Duration;
 
     const MOST: usize = 3;

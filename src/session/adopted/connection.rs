@@ -6,15 +6,15 @@ use std::time::Duration;
 use super::calls_on_worker::Calls;
 use super::monitor::Monitor;
 use crate::acl::Acl;
-use crate::connection_notice::End;
+use crate::connection_notice::{End, Info};
 use crate::rt::Deadline;
 use crate::session::connection::{
-    Answer, Connection, Created, Fault, Found, Info, Names, NodeKind, Reply, Request, Stat, Step,
-    Submission, Waits, or_none,
+    Answer, Connection, Created, Fault, Found, Names, NodeKind, Reply, Request, Step, Submission,
+    Waits, WatchKind, or_none,
 };
-use crate::session::notify::Waiter;
-use crate::session::thread_pool::Workers;
-use crate::session::watch_dispatch::WatchKind;
+use crate::session::threads::Workers;
+use crate::session::wait::Waiter;
+use crate::wire_values::Stat;
 
 /// The crate puts the chroot in front of every path, and does not tell it.
 const NO_CHROOT: &str = "the handle's chroot, the path at the end of its connect string, does not exist, nor \

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::acl::Acl;
-use crate::session::connection::{Answer, Found, Names, NodeKind, Stat};
+use crate::session::connection::{Answer, Found, Names, NodeKind};
+use crate::wire_values::Stat;
 
 /// What the crate reports about the handle's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

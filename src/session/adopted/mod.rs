@@ -4,28 +4,33 @@
 //! keeps its watches, [`handle_trait`] says what a handle can do, and [`zookeeper_crate`] is the one
 //! file that names the crate.
 
-pub(crate) mod calls_on_worker;
+mod calls_on_worker;
 mod connection;
-pub(crate) mod handle_trait;
+mod handle_trait;
 mod monitor;
 mod watchers;
 mod zookeeper_crate;
+
+#[cfg(all(test, shuttle))]
+pub(crate) use calls_on_worker::Calls;
+pub(crate) use handle_trait::Handle;
+#[cfg(all(test, not(shuttle)))]
+pub(crate) use handle_trait::{HandleEvent, Unlisten, Watcher};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use self::connection::HandleConnection;
-use self::handle_trait::Handle;
-use self::monitor::Monitor;
-use self::zookeeper_crate::{CrateHandle, ZooKeeper};
-use super::client::Client;
-use super::connection::{Connection, Ensemble, SessionRecords};
-use super::notify::Waiter;
-use super::one_session::until_attached;
-use super::thread_pool::Workers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, AtomicUsize, Deadline};
+use crate::session::client::Client;
+use crate::session::connection::{Connection, Ensemble, SessionRecords};
+use crate::session::requests::until_attached;
+use crate::session::threads::Workers;
+use crate::session::wait::Waiter;
+use connection::HandleConnection;
+use monitor::Monitor;
+use zookeeper_crate::{CrateHandle, ZooKeeper};
 
 /// Makes a client of a ZooKeeper handle that the program has already, in the handle's own session.
 ///

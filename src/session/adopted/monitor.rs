@@ -10,12 +10,11 @@ use uuid::Uuid;
 use super::handle_trait::{Handle, HandleEvent};
 use super::watchers::WatcherTable;
 use crate::connection_notice::{End, Notice};
-use crate::logging;
-use crate::path;
-use crate::rt::{self, Deadline, Mutex};
-use crate::session::connection::{Answer, Fault, SessionRecords, Stat};
-use crate::session::notify::{Signal, Waiter};
-use crate::session::status::Status;
+use crate::rt::{self, Deadline, Mutex, Signal};
+use crate::session::connection::{Answer, Fault, SessionRecords, Status};
+use crate::session::wait::Waiter;
+use crate::wire_values::Stat;
+use crate::{logging, path};
 
 /// After this many failed attempts, each further one checks whether the handle is dead.
 const DOUBTS: u32 = 3;

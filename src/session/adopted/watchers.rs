@@ -10,9 +10,8 @@ use std::sync::{Arc, Weak};
 
 use super::handle_trait::Handle;
 use crate::rt::{Condvar, Mutex};
-use crate::session::connection::{Answer, Fault, Stat};
-use crate::session::watch_dispatch::{WatchKind, Watches};
-use crate::wire_values::NodeEvent;
+use crate::session::connection::{Answer, Fault, WatchKind, Watches};
+use crate::wire_values::{NodeEvent, Stat};
 
 /// How many watchers that may never be called are left in the crate.
 const LITTER: usize = if cfg!(test) { 4 } else { 256 };
@@ -251,7 +250,7 @@ impl Drop for ArmedWatcher {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
-    use crate::session::notify::{Subscription, Waiter};
+    use crate::session::wait::{Subscription, Waiter};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A table, and how often the calls that wait for "/a" were woken.

@@ -12,7 +12,8 @@ pub(super) use zookeeper::ZooKeeper;
 use super::handle_trait::{Handle, HandleEvent, Unlisten, Watcher};
 use crate::acl::{Acl, Permissions};
 use crate::rt::{self, AtomicBool, Mutex};
-use crate::session::connection::{Answer, Fault, Found, Names, NodeKind, Stat, or_none};
+use crate::session::connection::{Answer, Fault, Found, Names, NodeKind, or_none};
+use crate::wire_values::Stat;
 
 /// A handle of the crate that belongs to the program, and is shared with it.
 pub(super) struct CrateHandle {

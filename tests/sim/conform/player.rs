@@ -14,17 +14,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Client;
 use crate::acl::{Acl, Permissions};
 use crate::connection_notice::End;
-use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::connection::{Created, Fault, NodeKind, Reply, Stat, Step};
-use crate::session::creates_in_doubt::StillMeant;
-use crate::session::notify::{Subscription, Waiter};
-use crate::session::one_session::Session;
-use crate::session::status::SessionPhase;
-use crate::wire_values::NodeEvent;
+use crate::session::{
+    Created, Fault, NodeKind, Reply, Session, SessionPhase, Step, StillMeant, Subscription, Waiter,
+};
+use crate::wire_values::{NodeEvent, Stat};
+use crate::{Client, path};
 
 /// How long closing a session may take.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
@@ -425,7 +422,7 @@ impl<G: Ground> Player<G> {
         self.ground.open(who);
         let core = Arc::clone(self.ground.client(who).core());
         let deadline = Deadline::after(Duration::from_secs(30));
-        let patience = crate::session::client_shared_state::Patience::OneAttempt;
+        let patience = crate::session::Patience::OneAttempt;
         let Ok(Some(session)) = core.session(&Waiter::new(), deadline, || false, patience) else {
             panic!("client {who} got no session within 30 s")
         };

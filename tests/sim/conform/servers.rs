@@ -10,16 +10,14 @@ use super::scripts::{self, SEQUENCES, Script};
 use super::servers::proxy::{Proxy, opcode};
 use super::servers::raw::{Kind, Raw};
 use super::servers::server::Server;
-use crate::Client;
 use crate::acl::Acl;
-use crate::path;
 use crate::rt::schedule::{Schedule, Stuck, current};
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::client_shared_state::Patience::OneAttempt;
-use crate::session::notify::Waiter;
-use crate::session::one_session::Session;
+use crate::session::Patience::OneAttempt;
+use crate::session::{Session, Waiter};
 use crate::sim::connection::SimulatedEnsemble;
 use crate::sim::world::{Habits, Operation, RequestStage, Trap, World};
+use crate::{Client, path};
 
 // Parts of the integration tests.
 #[path = "../../it/support/certificates.rs"]

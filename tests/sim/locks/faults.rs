@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DROP_LIMIT;
-use super::Trial;
 use super::any_lock::NODE;
 use super::reference_rule::Mark;
-use crate::Client;
+use super::{DROP_LIMIT, Trial};
 use crate::acl::Permissions;
-use crate::path;
 use crate::rt::schedule::{Schedule, current};
-use crate::session::connection::NodeKind;
+use crate::session::NodeKind;
 use crate::sim::plan::{Plan, PlannedFault, Recipe};
+use crate::{Client, path};
 
 impl Trial {
     pub(super) fn harm(self: &Arc<Self>, fault: &PlannedFault, clients: &[Client]) {

@@ -20,12 +20,11 @@ use any_lock::{BASE, Guard, Locks, Patience, Wanted};
 use super::connection::SimulatedEnsemble;
 use super::plan::{Plan, PlannedFault, Recipe};
 use super::world::{Operation, World};
-use crate::Client;
-use crate::FencingToken;
 use crate::acl::Permissions;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, Schedule, Stuck, current};
-use crate::session::client_shared_state::ClientCore;
+use crate::session::ClientCore;
+use crate::{Client, FencingToken};
 
 /// How long a request that is under way may last beyond a deadline.
 const GRACE: Duration = Duration::from_millis(50);

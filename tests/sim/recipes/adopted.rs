@@ -7,17 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::Client;
-use crate::DistributedLock;
-use crate::Error;
-use crate::ErrorKind;
-use crate::FencingToken;
-use crate::LockGuard;
 use crate::rt::schedule::{Schedule, current};
 use crate::rt::{AtomicU64, Mutex};
-use crate::session::adopted::Adopted;
+use crate::session::Adopted;
 use crate::sim::adopted_handle::SimulatedHandle;
 use crate::sim::harness::{Play, Role, Stage, Tally};
+use crate::{Client, DistributedLock, Error, ErrorKind, FencingToken, LockGuard};
 
 /// The time limits of a release and of a close.
 const DROP_LIMIT: Duration = Duration::from_millis(500);

@@ -3,17 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::Client;
-use crate::Error;
-use crate::ErrorKind;
-use crate::TwoPhaseCommit;
-use crate::commit::Decision;
-use crate::commit::Vote;
+use crate::commit::{Decision, Vote};
 use crate::rt::Mutex;
 use crate::rt::schedule::current;
-use crate::session::connection::NodeKind;
+use crate::session::NodeKind;
 use crate::sim::harness::{Play, Role, Stage, Tally};
 use crate::sim::world::Operation;
+use crate::{Client, Error, ErrorKind, TwoPhaseCommit};
 
 const ROUNDS: usize = 2;
 /// How often a call may retry a request that keeps failing for the same reason.

@@ -4,17 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::Client;
-use crate::DistributedQueue;
-use crate::Error;
-use crate::ErrorKind;
-use crate::SessionId;
-use crate::path;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Schedule, current};
-use crate::session::connection::NodeKind;
+use crate::session::NodeKind;
 use crate::sim::harness::{Play, Role, Stage, Tally};
 use crate::sim::world::Operation;
+use crate::{Client, DistributedQueue, Error, ErrorKind, SessionId, path};
 
 const NODE: &str = "/queues/one";
 /// More transactions than all actors together send while one of them acknowledges an item.

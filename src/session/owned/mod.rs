@@ -6,19 +6,20 @@
 //! - A session's end is one transaction with the paths of all its nodes. Beyond a size, released servers
 //!   write it and cannot read it again.
 
+mod creates_in_doubt;
+
+pub(crate) use creates_in_doubt::{BETWEEN_LOOKS, StillMeant};
+
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::child_names::Names;
-use super::connection::{Answer, Created, Fault, NodeKind};
-use super::creates_in_doubt::{CreatesInDoubt, DoubtKind, StillMeant};
-use super::status::Status;
-use crate::logging;
-use crate::path;
 use crate::rt::{self, AtomicBool, Mutex, MutexGuard};
+use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, Status};
+use crate::{logging, path};
+use creates_in_doubt::{CreatesInDoubt, DoubtKind};
 
 /// The bytes of each path in the transaction, besides its own.
 const PER_PATH: usize = 4;

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::thread_pool::{Job, Workers};
+use super::workers::{Job, Workers};
 use crate::logging;
 use crate::rt::{AtomicBool, Mutex};
 
@@ -103,7 +103,7 @@ impl InOrder {
 }
 
 /// Runs a callback of the program: a panic is logged, and ends nothing else.
-pub(super) fn run_callback(callback: impl FnOnce()) {
+pub(crate) fn run_callback(callback: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(callback)).is_err() {
         logging::error!(target: "zklock::events", "a callback panicked");
     }

@@ -3,11 +3,12 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::connection::{Answer, Answered, Connection, Fault, IsWanted, OnAnswer, OnReply, Reply};
-use super::notify::Signal;
 use super::time_limit::TimeLimit;
 use crate::link::AwaitsServer;
-use crate::rt::{Condvar, Deadline, Mutex};
+use crate::rt::{Condvar, Deadline, Mutex, Signal};
+use crate::session::connection::{
+    Answer, Answered, Connection, Fault, IsWanted, OnAnswer, OnReply, Reply,
+};
 
 /// The answers to one request, or to several.
 pub(crate) struct PendingReply<'a> {
@@ -174,11 +175,11 @@ impl Drop for ReplyPromise {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use super::super::connection::{Info, Submission, Waits};
     use super::*;
-    use crate::connection_notice::End;
+    use crate::connection_notice::{End, Info};
     use crate::link::ReadingTurn;
     use crate::rt::Moment;
+    use crate::session::connection::{Submission, Waits};
     use std::time::Duration;
 
     /// A connection that another thread reads.

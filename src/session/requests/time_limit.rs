@@ -3,9 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::notify::{Signal, Subscription, Waiter};
-use super::wait_limit::Wait;
-use crate::rt::{AtomicBool, Deadline};
+use crate::rt::{AtomicBool, Deadline, Signal};
+use crate::session::wait::{Subscription, Wait, Waiter};
 
 /// By when a caller wants its answers, and what may end its wait earlier.
 #[derive(Debug)]

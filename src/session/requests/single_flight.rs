@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::sync::Arc;
 
-use super::notify::Signal;
 use super::time_limit::TimeLimit;
-use crate::rt::{Condvar, Mutex};
+use crate::rt::{Condvar, Mutex, Signal};
 
 /// Shares answers of type `T` among callers with the same key.
 ///
@@ -177,8 +176,7 @@ impl<T> std::fmt::Debug for SingleFlight<T> {
 mod tests {
     use super::*;
     use crate::rt::{Sender, bounded, unbounded};
-    use crate::session::cancel::Cancel;
-    use crate::session::wait_limit::Wait;
+    use crate::session::wait::{Cancel, Wait};
     use std::thread::{JoinHandle, spawn, yield_now};
     use std::time::Duration;
 

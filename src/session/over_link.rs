@@ -3,22 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::child_names::Names;
-use super::connection::{
-    Answer, Answered, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind, ReadRaw,
-    Reply, Request, SessionRecords, Step, Submission, Transacted, Waits,
-};
-use super::notify::Waiter;
-use super::one_session::{rejected, until_attached};
 use crate::acl::{Acl, Permissions};
 use crate::connect_string::Host;
-use crate::connection_notice::End;
+use crate::connection_notice::{End, Info};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::{
     AwaitsServer, DeferredRequest, Fields, Frame, Link, LinkConfig, Malformed, Outgoing,
     UnsupportedOperations,
 };
 use crate::rt::Deadline;
+use crate::session::connection::{
+    Answer, Answered, Connection, Created, Ensemble, Fault, IsWanted, Names, NodeKind, ReadRaw,
+    Reply, Request, SessionRecords, Step, Submission, Transacted, Waits,
+};
+use crate::session::requests::{rejected, until_attached};
+use crate::session::wait::Waiter;
 use crate::wire_values::{
     FLAG_CONTAINER, FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, FLAG_SEQUENTIAL, RawReply,
     SYNC_ROOT, code, op,

@@ -7,20 +7,18 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::{Answer, Ensemble, Fault, Names, SessionRecords, Stat};
-use super::notify::Waiter;
-use super::owned_nodes::OwnedNodes;
-use super::requests::Verbs;
+use super::Verbs;
 use super::single_flight::SingleFlight;
-use super::status::Status;
 use super::time_limit::TimeLimit;
-use super::wait_limit::Wait;
-use super::watch_dispatch::Watches;
 use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(test)]
 use crate::rt::Mutex;
 use crate::rt::{self, Deadline};
+use crate::session::connection::{Answer, Ensemble, Fault, Names, SessionRecords, Status, Watches};
+use crate::session::owned::OwnedNodes;
+use crate::session::wait::{Wait, Waiter};
+use crate::wire_values::Stat;
 
 /// See the module. It never comes back once it has ended.
 #[derive(Debug)]
@@ -184,7 +182,7 @@ impl Session {
 
     /// Before the session ends: deletes its nodes by then, if they are so many that its end would be too large. Whoever
     /// holds one of them knows first that it is lost.
-    pub(super) fn delete_many_owned(&self, until: Deadline) {
+    pub(crate) fn delete_many_owned(&self, until: Deadline) {
         let nodes = self.verbs.owned().to_delete_at_end();
         if !nodes.is_empty() && self.shared.status.now().is_usable() {
             self.shared.status.note(Notice::Ended(End::Closed));
@@ -196,7 +194,7 @@ impl Session {
 
     /// Ends the session, in which nothing is held. Once the server has confirmed that, nothing of it is carried out any
     /// more.
-    pub(super) fn replace(&self) {
+    pub(crate) fn replace(&self) {
         self.shared.status.note(Notice::Ended(End::Replaced));
         self.verbs.close(End::Replaced, self.verbs.info().timeout * 2);
     }
@@ -276,12 +274,13 @@ pub(crate) fn rejected(why: Option<String>) -> Error {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
+    use crate::connection_notice::Info;
     use crate::rt::{Receiver, Sender, unbounded};
-    use crate::session::cancel::Cancel;
     use crate::session::connection::{
-        Answered, Connection, Created, Info, OnReply, Reply, Request, Submission, Waits,
+        Answered, Connection, Created, OnReply, Reply, Request, Submission, Waits,
     };
-    use crate::session::creates_in_doubt::StillMeant;
+    use crate::session::owned::StillMeant;
+    use crate::session::wait::Cancel;
     use std::thread;
 
     const SOON: Duration = Duration::from_secs(20);

@@ -1,20 +1,27 @@
 //! One blocking call of the program: how long it may take, what may end it before, and the session
 //! that it asks.
 
+mod changes;
+mod purpose;
+mod watch_loop;
+
+pub use changes::Changes;
+pub(crate) use purpose::{Purpose, cancelled, unanswered};
+pub(crate) use watch_loop::{View, WatchLoop};
+
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::client_shared_state::{ClientCore, Patience};
-use super::connection::{Answer, Fault};
-use super::notify::{Signal, Subscription, Waiter};
-use super::one_session::{Session, rejected};
-use super::wait_limit::Wait;
 use crate::connection_notice::End;
 use crate::error::{Error, Result};
 use crate::link::AwaitsServer;
-use crate::rt::{self, Deadline};
+use crate::rt::{self, Deadline, Signal};
+use crate::session::client::{ClientCore, Patience};
+use crate::session::connection::{Answer, Fault};
+use crate::session::requests::{Session, rejected};
+use crate::session::wait::{Subscription, Wait, Waiter};
 
 /// Why a call ends without what it was made for.
 #[derive(Debug)]

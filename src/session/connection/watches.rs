@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::notify::{Signal, Subscription};
-use crate::rt::Mutex;
+use crate::rt::{Mutex, Signal};
+use crate::session::wait::Subscription;
 use crate::wire_values::NodeEvent;
 
 /// How many watches for which no call waits any more may stay at the server.
@@ -236,7 +236,7 @@ mod tests {
 
     use super::*;
     use crate::rt::Deadline;
-    use crate::session::notify::Waiter;
+    use crate::session::wait::Waiter;
 
     #[test]
     fn a_watch_reaches_all_who_wait_for_its_node_and_leaves_nothing_behind() {

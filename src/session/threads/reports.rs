@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::callback_threads::{Callbacks, InOrder};
+use super::callbacks::{Callbacks, InOrder};
 use crate::event::{Event, LogAs};
 
 /// The program's function for events.
@@ -17,7 +17,7 @@ pub(crate) struct Reports {
 
 impl Reports {
     /// Has events told to the program, from here on.
-    pub(super) fn tell_to(&self, function: OnReport, threads: &Callbacks) {
+    pub(crate) fn tell_to(&self, function: OnReport, threads: &Callbacks) {
         let _ = self.function.set((function, InOrder::new(threads)));
     }
 
@@ -36,7 +36,7 @@ impl Reports {
     }
 
     /// Tells the program an event that is logged elsewhere.
-    pub(super) fn tell(&self, event: Event) {
+    pub(crate) fn tell(&self, event: Event) {
         if let Some((function, calls)) = self.function.get() {
             let function = Arc::clone(function);
             calls.dispatch(move || function(&event));

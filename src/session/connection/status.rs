@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::notify::{Signal, Signals, Subscription};
 use crate::connection_notice::{End, Notice};
-use crate::rt::Mutex;
+use crate::rt::{Mutex, Signal};
+use crate::session::wait::{Signals, Subscription};
 
 /// See the module.
 #[derive(Debug, Default)]

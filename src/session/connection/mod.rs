@@ -1,24 +1,30 @@
 //! The connection with an ensemble, as all higher layers see it: requests, replies, and how a
 //! connection is opened. It is our own link, a program's handle, or a simulated one.
 
+mod names;
+mod status;
+mod watches;
+
+pub(crate) use names::Names;
+pub use status::SessionState;
+pub(crate) use status::{SessionPhase, Status};
+pub(crate) use watches::{WatchKind, Watches};
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::notify::Waiter;
-use super::status::Status;
-use super::watch_dispatch::Watches;
 use crate::acl::Acl;
 use crate::connect_string::Host;
 use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::{AwaitsServer, UnsupportedOperations};
 use crate::rt::Deadline;
+use crate::session::wait::Waiter;
 use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
 
-pub(crate) use super::child_names::Names;
-pub(crate) use crate::connection_notice::Info;
-pub(crate) use crate::wire_values::Stat;
+use crate::connection_notice::Info;
+use crate::wire_values::Stat;
 
 /// How many bytes of data a node at this path can be created with: a server accepts no longer
 /// request.
@@ -329,7 +335,7 @@ pub(crate) enum Waits {
 }
 
 /// One session's connection with the ensemble: a link, a program's handle, or a simulated one.
-/// [`Verbs`](super::requests::Verbs) builds all of a session's requests on this. Dropping it ends the
+/// [`Verbs`](crate::session::requests::Verbs) builds all of a session's requests on this. Dropping it ends the
 /// session.
 pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// Sends the requests, with nothing in between. Each is answered in bounded time: by the

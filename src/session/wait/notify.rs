@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use crate::rt::Signal;
+use crate::rt::Signal;
 use crate::rt::{self, Bell, Deadline, Mutex, Rung};
 
 /// One waiting thread's end of its bell.

@@ -8,14 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::child_names::Names;
-use super::connection::{Answer, Fault};
-use super::creates_in_doubt::BETWEEN_LOOKS;
-use super::one_session::Session;
 use super::reaper::Reaper;
-use crate::logging;
-use crate::path;
+use super::session::Session;
 use crate::rt::{self, AtomicU64};
+use crate::session::connection::{Answer, Fault, Names};
+use crate::session::owned::BETWEEN_LOOKS;
+use crate::{logging, path};
 
 /// Where the session timeout is not known, on a program's handle.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,17 +26,17 @@ pub(crate) struct Strays {
 }
 
 impl Strays {
-    pub(super) fn new(reaper: Arc<Reaper>, chroot: String) -> Strays {
+    pub(crate) fn new(reaper: Arc<Reaper>, chroot: String) -> Strays {
         Strays { reaper, chroot, found: AtomicU64::new(0) }
     }
 
     /// How many were found.
-    pub(super) fn found(&self) -> u64 {
+    pub(crate) fn found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }
 
     /// Looks in the background, as long as nodes of the session are looked for.
-    pub(super) fn look_in(self: &Arc<Self>, session: &Arc<Session>) {
+    pub(crate) fn look_in(self: &Arc<Self>, session: &Arc<Session>) {
         let (strays, of_session) = (Arc::downgrade(self), Arc::downgrade(session));
         let due = rt::now().checked_add(timeout(session) / 3);
         let look = move || strays.upgrade()?.look(&of_session.upgrade()?);

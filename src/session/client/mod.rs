@@ -1,15 +1,13 @@
 //! The public `Client` and its builder.
 
+mod core;
+
+pub(crate) use core::{ClaimedName, ClientCore, Patience};
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client_shared_state::{ClientCore, Patience, known};
-use super::connection::Ensemble;
-use super::event_reports::OnReport;
-use super::notify::{Subscription, Waiter};
-use super::status::SessionState;
-use super::wait_limit::Wait;
 use crate::connect_string::ConnectString;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -20,7 +18,11 @@ use crate::link::Sasl;
 use crate::link::Tls;
 use crate::link::{Access, Auth, LinkConfig, Resolver};
 use crate::rt::{self, Deadline};
+use crate::session::connection::{Ensemble, SessionState};
+use crate::session::threads::OnReport;
+use crate::session::wait::{Subscription, Wait, Waiter};
 use crate::session_id::SessionId;
+use core::known;
 
 /// A client of a ZooKeeper ensemble.
 ///

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::blocking_call::{Call, Stop};
-use super::client_shared_state::ClientCore;
-use super::connection::{Answer, Fault};
-use super::one_session::{Session, ended};
+use super::{Call, Stop};
 use crate::error::{Error, ErrorKind, Result};
+use crate::session::client::ClientCore;
+use crate::session::connection::{Answer, Fault};
+use crate::session::requests::{Session, ended};
 
 /// What a request is for and which permission it needs, for error messages.
 #[derive(Clone, Copy, Debug)]

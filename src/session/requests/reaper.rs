@@ -6,13 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::connection::{Answer, Fault, Stat};
-use super::notify::Subscription;
-use super::one_session::Session;
+use super::session::Session;
 use crate::error::Result;
-use crate::logging;
-use crate::path;
 use crate::rt::{self, Condvar, Deadline, Mutex};
+use crate::session::connection::{Answer, Fault};
+use crate::session::wait::Subscription;
+use crate::wire_values::Stat;
+use crate::{logging, path};
 
 /// How long the thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -100,7 +100,7 @@ impl Reaper {
     }
 
     /// Deletes a node that is no longer needed. With a connection, this returns once the request is
-    /// on its way, or at the deadline (see [`Verbs::let_go`](super::requests::Verbs::let_go)).
+    /// on its way, or at the deadline (see [`Verbs::let_go`](super::Verbs::let_go)).
     /// Whatever goes wrong, the node is deleted in the end.
     pub(crate) fn let_go(self: &Arc<Self>, session: &Arc<Session>, path: &str, until: Deadline) {
         if !session.status().now().is_usable() {

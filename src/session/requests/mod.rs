@@ -5,28 +5,42 @@
 //! some of them with an error, on a connection that lives on, and does not carry them out. Those
 //! are repeated, with pauses; a request whose answer is not waited for gets [`Fault::Busy`].
 
+mod create_parents;
+mod pending_reply;
+mod reaper;
+mod session;
+mod single_flight;
+mod strays;
+mod time_limit;
+
+pub(crate) use create_parents::{make_below, make_container, make_parents};
+pub(crate) use pending_reply::PendingReply;
+pub(crate) use reaper::Reaper;
+pub(crate) use session::{Session, ended, rejected, until_attached};
+#[cfg(all(test, shuttle))]
+pub(crate) use single_flight::SingleFlight;
+pub(crate) use strays::Strays;
+pub(crate) use time_limit::TimeLimit;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::connection::{
-    Answer, Answered, Connection, Created, Enqueued, Fault, Found, IsWanted, Names, NodeKind,
-    OnAnswer, OnReply, Reply, Request, Stat, Step, Submission, Transacted, Waits, or_none,
-};
-use super::creates_in_doubt::StillMeant;
-use super::notify::Waiter;
-use super::owned_nodes::{NodeInMaking, OwnedNodes};
-use super::pending_reply::PendingReply;
-use super::time_limit::TimeLimit;
-use super::watch_dispatch::{WatchKind, Watches};
 use crate::acl::{Acl, why_refused};
 use crate::connection_notice::{End, Info};
 use crate::link::{AwaitsServer, UnsupportedOperations};
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{AtomicBool, Deadline, Moment};
-use crate::wire_values::{NOWHERE, op};
+use crate::session::connection::{
+    Answer, Answered, Connection, Created, Enqueued, Fault, Found, IsWanted, Names, NodeKind,
+    OnAnswer, OnReply, Reply, Request, Step, Submission, Transacted, Waits, WatchKind, Watches,
+    or_none,
+};
+use crate::session::owned::{NodeInMaking, OwnedNodes, StillMeant};
+use crate::session::wait::Waiter;
+use crate::wire_values::{NOWHERE, Stat, op};
 
 /// How many requests of one caller may be under way at once.
 const WINDOW: usize = 100;

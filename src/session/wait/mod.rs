@@ -1,11 +1,17 @@
 //! How long a blocking call waits.
 
+mod cancel;
+mod notify;
+
+pub use cancel::Cancel;
+pub(crate) use cancel::CancelState;
+pub use notify::Subscription;
+pub(crate) use notify::{Signals, Waiter};
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::cancel::Cancel;
-use super::notify::{Signal, Waiter};
-use crate::rt::{Condvar, Deadline, Mutex};
+use crate::rt::{Condvar, Deadline, Mutex, Signal};
 
 /// A request may exceed a deadline by this much, so that even a very short time limit allows an
 /// attempt, and so that most of what an attempt leaves behind is deleted when it returns.

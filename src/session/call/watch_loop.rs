@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::blocking_call::{Call, Stop};
-use super::connection::{Answer, Names, Stat};
-use super::notify::{Signal, Subscription};
-use super::one_session::Session;
+use super::{Call, Stop};
 use crate::error::Result;
-use crate::rt::AtomicBool;
+use crate::rt::{AtomicBool, Signal};
+use crate::session::connection::{Answer, Names};
+use crate::session::requests::Session;
+use crate::session::wait::Subscription;
+use crate::wire_values::Stat;
 
 /// See the module.
 pub(crate) struct WatchLoop {

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::{fmt, mem};
 
-use super::callback_threads::run_callback;
-use super::notify::{Signal, Signals, Subscription};
+use super::notify::{Signals, Subscription};
 use crate::logging;
-use crate::rt::{self, AtomicBool, Mutex};
+use crate::rt::{self, AtomicBool, Mutex, Signal};
+use crate::session::threads::run_callback;
 
 /// Lets any thread end a wait, such as that of
 /// [`lock_within`](crate::DistributedLock::lock_within).
@@ -148,9 +148,9 @@ impl fmt::Debug for Cancel {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use super::super::notify::Waiter;
     use super::*;
     use crate::rt::Deadline;
-    use crate::session::notify::Waiter;
 
     #[test]
     fn a_token_of_several_is_tripped_by_each_and_wakes_those_that_wait() {

@@ -1,9 +1,9 @@
 //! Creates a node together with its missing parents.
 
-use super::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
-use super::one_session::Session;
+use super::session::Session;
 use crate::acl::Acl;
 use crate::path;
+use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
 
 /// Creates the node, and its missing parents as plain nodes.
 pub(crate) fn make_parents(

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use super::blocking_call::{Call, Stop};
-use super::client::Client;
-use super::connection::{Answer, Fault};
-use super::request_purpose::Purpose;
-use super::wait_limit::Wait;
+use super::purpose::Purpose;
 use super::watch_loop::{View, WatchLoop};
+use super::{Call, Stop};
 use crate::error::Result;
+use crate::session::client::Client;
+use crate::session::connection::{Answer, Fault};
+use crate::session::wait::Wait;
 
 type Look<T> = Box<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 

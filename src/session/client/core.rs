@@ -6,25 +6,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::callback_threads::{Callbacks, InOrder};
-use super::connection::Ensemble;
-use super::event_reports::{OnReport, Reports};
-use super::look_for_strays::Strays;
-use super::notify::{Signals, Waiter};
-use super::one_session::Session;
-use super::owned_nodes::OnDoubt;
-use super::reaper::Reaper;
-use super::status::{SessionPhase, SessionState};
 use crate::connect_string::{ConnectString, Host};
 use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LogAs};
 use crate::foreign_contenders::ForeignContenders;
-use crate::logging;
 use crate::loss_reason::LossReason;
-use crate::path;
 use crate::rt::{self, Deadline, Mutex};
+use crate::session::connection::{Ensemble, SessionPhase, SessionState};
+use crate::session::owned::OnDoubt;
+use crate::session::requests::{Reaper, Session, Strays};
+use crate::session::threads::{Callbacks, InOrder, OnReport, Reports};
+use crate::session::wait::{Signals, Waiter};
 use crate::session_id::SessionId;
+use crate::{logging, path};
 
 /// How long closing a client may wait for the server.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);

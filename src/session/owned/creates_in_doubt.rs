@@ -19,7 +19,7 @@ const OFTEN: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
 
 /// After a new connection it is looked for at once, but no more often than this.
-pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+pub(crate) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// As long as this lives, its call may still take the node of a create in doubt for its own.
 #[derive(Debug, Default)]
