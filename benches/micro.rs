@@ -9,17 +9,17 @@
 
 use std::hint::black_box;
 
-use contend::contender_node_name::{ContenderKind, Form, NodeNaming, Ticket};
-use contend::rule::{Rule, Verdict};
 use divan::Bencher;
+use name::rule::{Rule, Verdict};
+use name::ticket::{ContenderKind, Form, NodeNaming, Ticket};
 use uuid::Uuid;
 
 // Private to the library: compiled here again, so that these modules need not become public.
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "a part is used here")]
-#[path = "../src/contend"]
-mod contend {
-    pub(crate) mod contender_node_name;
+#[path = "../src/contend/name"]
+mod name {
     pub(crate) mod rule;
+    pub(crate) mod ticket;
 }
 
 const CONTENDERS: usize = 10_000;

@@ -241,13 +241,13 @@ pub mod bench_only;
 
 // What every program uses.
 pub use acl::{Acl, Permissions};
-pub use contend::contender_node_name::{ContenderKind, NodeNaming};
-pub use contend::handover_among_threads_policy::HandOver;
-pub use contend::hold::Hold;
-pub use contend::list_contenders::Contender;
-pub use contend::list_locks::{ListedLock, LockKind, LockList, UnlistedReason};
-pub use contend::wait_graph::{Deadlock, WaitingHolder, Waits};
-pub use contend::wait_until_lost::Lost;
+pub use contend::Contender;
+pub use contend::HandOver;
+pub use contend::Hold;
+pub use contend::Lost;
+pub use contend::{ContenderKind, NodeNaming};
+pub use contend::{Deadlock, WaitingHolder, Waits};
+pub use contend::{ListedLock, LockKind, LockList, UnlistedReason};
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use fencing::FencingToken;
@@ -292,7 +292,7 @@ pub mod election {
 
 /// Types for locks that are [held for maintenance](LockNode::hold_for_maintenance).
 pub mod maintenance {
-    pub use crate::contend::maintenance_node::{MaintenanceEnd, MaintenanceHold};
+    pub use crate::contend::{MaintenanceEnd, MaintenanceHold};
 }
 
 /// The guard of a participant inside a [`DoubleBarrier`].

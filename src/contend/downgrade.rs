@@ -6,9 +6,9 @@
 
 use uuid::Uuid;
 
-use super::contender_node_name::{Form, Ticket};
-use super::hold::Hold;
 use crate::acl::Acl;
+use crate::contend::hold::Hold;
+use crate::contend::name::{Form, Ticket};
 use crate::error::Result;
 use crate::loss_reason::LossReason;
 use crate::session::{Fault, Purpose, StillMeant, Wait};

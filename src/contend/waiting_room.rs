@@ -11,10 +11,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::acquire::{Contention, Limits, pursue};
-use super::held_node::DROP_LIMIT;
-use super::hold::Hold;
-use super::proof_that_others_are_ahead::OthersSeen;
+use crate::contend::acquire::{Contention, Limits, OthersSeen, pursue};
+use crate::contend::hold::{DROP_LIMIT, Hold};
 use crate::error::Result;
 use crate::path;
 use crate::rt::Deadline;

@@ -6,22 +6,13 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use crate::contend::acquire::{
-    Contention, Limits, acquire_after, insist, insist_within, report_end,
+use crate::contend::{
+    Contender, ContenderKind, Contention, Form, Hold, Limits, MOST_PATIENCE, MaintenanceEnd,
+    NodeNaming, OthersSeen, SHORTEST, Terms, acquire_after, acquire_in_turn, ask_contender,
+    ask_holders, break_off, change_maintenance, contenders, facts, first_contender,
+    hold_for_maintenance, insist, insist_within, is_request, is_room, observe, queue_maintenance,
+    release_maintenance, report_end, room_of, with_facts, with_patience,
 };
-use crate::contend::ask_and_break::{ask_contender, ask_holders, break_off};
-use crate::contend::contender_facts::{facts, is_request, with_facts, with_patience};
-use crate::contend::contender_node_name::{ContenderKind, Form, MOST_PATIENCE, NodeNaming};
-use crate::contend::hold::Hold;
-use crate::contend::hold_for_maintenance::{
-    Terms, change_maintenance, hold_for_maintenance, queue_maintenance, release_maintenance,
-};
-use crate::contend::hold_limit::SHORTEST;
-use crate::contend::list_contenders::{Contender, contenders, first_contender};
-use crate::contend::maintenance_node::MaintenanceEnd;
-use crate::contend::observe_holders::observe;
-use crate::contend::proof_that_others_are_ahead::OthersSeen;
-use crate::contend::waiting_room::{acquire_in_turn, is_room, room_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipes::recipe_znode::NodeConfig;
 use crate::rt;
@@ -637,9 +628,9 @@ macro_rules! naming_setting {
 macro_rules! guard {
     ($guard:ident) => {
         impl std::ops::Deref for $guard {
-            type Target = crate::contend::hold::Hold;
+            type Target = crate::contend::Hold;
 
-            fn deref(&self) -> &crate::contend::hold::Hold {
+            fn deref(&self) -> &crate::contend::Hold {
                 &self.hold
             }
         }

@@ -9,12 +9,9 @@ use super::mutex::DistributedLock;
 use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;
 use super::semaphore::DistributedSemaphore;
-use crate::contend::acquire::{Limits, insist, insist_within};
-use crate::contend::contender_node_name::{ContenderKind, Form};
-use crate::contend::held_node::DROP_LIMIT;
-use crate::contend::hold::Hold;
-use crate::contend::proof_that_others_are_ahead::OthersSeen;
-use crate::contend::wait_until_lost::JointRelease;
+use crate::contend::{
+    ContenderKind, DROP_LIMIT, Form, Hold, JointRelease, Limits, OthersSeen, insist, insist_within,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::rt::{self, Deadline};

@@ -7,11 +7,10 @@ use std::time::Duration;
 use super::lock_node::{LockNode, guard, naming_setting, patience_setting, settings};
 use super::recipe_znode::NodeConfig;
 use crate::acl::Acl;
-use crate::contend::acquire::{Limits, insist, insist_within, report_end};
-use crate::contend::acquire_among_threads::{Key, Sharer};
-use crate::contend::contender_node_name::{ContenderKind, NodeNaming};
-use crate::contend::handover_among_threads_policy::{HandOver, Policy};
-use crate::contend::hold::Hold;
+use crate::contend::{
+    ContenderKind, HandOver, Hold, Key, Limits, NodeNaming, Policy, Sharer, insist, insist_within,
+    report_end,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::session::{Client, Wait};

@@ -162,7 +162,7 @@ impl Drop for Permits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contend::contender_node_name::Ticket;
+    use crate::contend::Ticket;
 
     #[test]
     fn a_permit_is_no_contender() {

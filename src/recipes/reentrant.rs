@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::lock_node::LockNode;
 use super::mutex::{DistributedLock, LockGuard};
-use crate::contend::acquire::Limits;
+use crate::contend::Limits;
 use crate::error::Result;
 use crate::rt::Deadline;
 use crate::session::{Client, Wait};

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::lock_node::{LockNode, guard, naming_setting, patience_setting, settings};
 use crate::acl::Acl;
-use crate::contend::contender_node_name::{ContenderKind, Form, NodeNaming};
-use crate::contend::hold::Hold;
+use crate::contend::{ContenderKind, Form, Hold, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::session::{Client, Wait};

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::lock_node::{LockNode, guard, settings};
 use crate::acl::Acl;
-use crate::contend::contender_node_name::{ContenderKind, Form};
-use crate::contend::hold::Hold;
+use crate::contend::{ContenderKind, Form, Hold};
 use crate::error::Result;
 use crate::session::{Client, Wait};
 

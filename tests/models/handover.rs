@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::lock::{Holders, NODE, assert_no_contender_is_left, client, if_answered, world};
 use super::{explore, join, threads, until};
-use crate::contend::handover_among_threads_policy::HandOver;
+use crate::contend::HandOver;
 use crate::error::ErrorKind;
 use crate::recipes::mutex::DistributedLock;
 use crate::rt::shuttled::one_in;

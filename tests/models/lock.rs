@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::connection::Servers;
 use super::ensemble::{Troubles, World};
 use super::{explore, join, threads, until};
-use crate::contend::handover_among_threads_policy::HandOver;
+use crate::contend::HandOver;
 use crate::error::{ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::recipes::mutex::{DistributedLock, LockGuard};

@@ -123,7 +123,7 @@ impl Rounds<'_> {
     }
 
     /// The next address of the round; at its end, whether to give up or to begin another one.
-    pub(super) fn next(&mut self, now: Moment) -> Order {
+    pub(crate) fn next(&mut self, now: Moment) -> Order {
         if let Some((Some(Failure::Expired), _)) = self.met.last() {
             return Order::Expired;
         }

@@ -13,10 +13,9 @@ use round::{Capacity, WaitOutcome, Waiting, all_gone, crowd, withdraw};
 use super::lock_node::default_data;
 use super::recipe_znode::{NodeConfig, Purpose};
 use crate::acl::Acl;
-use crate::contend::acquire::{Contention, Limits, acquire, insist, insist_within};
-use crate::contend::contender_node_name::{Form, NodeNaming};
-use crate::contend::held_node::DROP_LIMIT;
-use crate::contend::hold::Hold;
+use crate::contend::{
+    Contention, DROP_LIMIT, Form, Hold, Limits, NodeNaming, acquire, insist, insist_within,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline};
 use crate::session::{Call, Client, View, Wait, cancelled, unanswered};

@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contend::child_origin::contenders_in_order;
-use crate::contend::contender_node_name::{ContenderKind, Ticket};
-use crate::contend::hold::Hold;
-use crate::contend::rule::in_grant_order;
+use crate::contend::{ContenderKind, Hold, Ticket, contenders_in_order, in_grant_order};
 use crate::path;
 use crate::session::{Answer, Fault, Found, Names, Session, Step, View};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::candidates_progress::{ElectionPhase, ElectionProgress, Failure, ProgressBoard};
 use super::{LeaderElection, Leadership};
-use crate::contend::acquire::insist;
+use crate::contend::insist;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::rt::{self, Deadline, Mutex};

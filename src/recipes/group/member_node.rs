@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::connection_notice::End;
-use crate::contend::hold::Hold;
+use crate::contend::Hold;
 use crate::error::{ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;

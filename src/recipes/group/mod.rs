@@ -12,7 +12,7 @@ use self::member_node::{JOIN, MemberNode};
 use self::rejoining_membership::Membership;
 use super::children_generation::Generation;
 use super::recipe_znode::{NodeConfig, Purpose, placed};
-use crate::contend::list_contenders::{HIDDEN, created_at};
+use crate::contend::{HIDDEN, created_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Mutex};

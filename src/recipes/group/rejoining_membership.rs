@@ -6,9 +6,7 @@ use std::{fmt, mem};
 
 use super::member_node::{Joined, MemberNode, leave};
 use crate::connection_notice::End;
-use crate::contend::held_node::DROP_LIMIT;
-use crate::contend::hold::Hold;
-use crate::contend::wait_until_lost::Lost;
+use crate::contend::{DROP_LIMIT, Hold, Lost};
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::loss_reason::LossReason;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::contend::contender_node_name::SEQUENCE_MARGIN;
+use crate::contend::SEQUENCE_MARGIN;
 use crate::session::Names;
 
 /// How a queue names its items.

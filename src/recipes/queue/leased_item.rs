@@ -5,8 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::item_cache::Reservation;
-use crate::contend::contender_node_name::is_contender;
-use crate::contend::hold::Hold;
+use crate::contend::{Hold, is_contender};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;

@@ -9,7 +9,7 @@ mod offer_and_take;
 use leased_item::LeasedItem;
 
 use crate::acl::Acl;
-use crate::contend::acquire::{insist, insist_within};
+use crate::contend::{insist, insist_within};
 use crate::error::Result;
 use crate::session::{Client, Wait};
 

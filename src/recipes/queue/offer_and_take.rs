@@ -7,9 +7,9 @@ use super::item_cache::{ItemCache, ItemStatus, ItemWatch, Reservation, SeenOn};
 use super::item_names::{Item, Layout};
 use super::items_taken_after_timeout::LateItems;
 use super::leased_item::LeasedItem;
-use crate::contend::acquire::{Contention, pursue};
-use crate::contend::contender_node_name::{ContenderKind, Form, NodeNaming, is_contender};
-use crate::contend::proof_that_others_are_ahead::OthersSeen;
+use crate::contend::{
+    ContenderKind, Contention, Form, NodeNaming, OthersSeen, is_contender, pursue,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::children_generation::Generation;

@@ -6,7 +6,7 @@ use super::round::{
     Decision, ParticipantState, Round, RoundState, Vote, find_round, here, no_round, vote,
 };
 use crate::acl::Acl;
-use crate::contend::acquire::{insist, insist_within};
+use crate::contend::{insist, insist_within};
 use crate::error::Result;
 use crate::path;
 use crate::recipes::recipe_znode::{NodeConfig, Purpose};

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::round::{Decision, Round, RoundState, Vote, find_round, here, no_round, read, vote};
-use crate::contend::acquire::{insist, insist_within};
-use crate::contend::hold::Hold;
+use crate::contend::{Hold, insist, insist_within};
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;

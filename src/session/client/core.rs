@@ -65,7 +65,7 @@ pub(crate) struct ClientCore {
 
 #[derive(Default)]
 pub(super) struct SessionSlot {
-    pub(super) session: Option<Arc<Session>>,
+    pub(crate) session: Option<Arc<Session>>,
     /// Lost sessions that the server is not yet known to have ended.
     retired: Vec<Arc<Session>>,
     pub(super) closed: bool,

@@ -2,28 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use crate::Cancel;
-use crate::Changes;
-use crate::Client;
-use crate::Contender;
-use crate::DistributedLock;
-use crate::DistributedRwLock;
-use crate::DistributedSemaphore;
-use crate::FencingToken;
-use crate::HandOver;
-use crate::LockGuard;
-use crate::MultiGuard;
-use crate::MultiLock;
-use crate::Permit;
-use crate::ReadGuard;
-use crate::WriteGuard;
 use crate::acl::Acl;
-use crate::contend::wait_until_lost::Lost;
+use crate::contend::Lost;
 use crate::error::Result;
 use crate::loss_reason::LossReason;
-use crate::path;
 use crate::rt::schedule::Schedule;
 use crate::sim::plan::{Plan, Recipe, Sharing};
+use crate::{
+    Cancel, Changes, Client, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore,
+    FencingToken, HandOver, LockGuard, MultiGuard, MultiLock, Permit, ReadGuard, WriteGuard, path,
+};
 
 pub(super) const BASE: &str = "/locks";
 /// The lock node of all recipes; a multi-lock also uses others.
