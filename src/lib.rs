@@ -257,24 +257,24 @@ pub use link::Sasl;
 #[cfg(feature = "tls")]
 pub use link::Tls;
 pub use loss_reason::LossReason;
-pub use recipes::barrier::Barrier;
-pub use recipes::double_barrier::DoubleBarrier;
-pub use recipes::election::{LeaderElection, Leadership};
-pub use recipes::group::Group;
-pub use recipes::lock_node::LockNode;
-pub use recipes::multi_lock::{MultiGuard, MultiLock};
-pub use recipes::mutex::{DistributedLock, LockGuard};
-pub use recipes::once::Once;
-pub use recipes::priority_queue::PriorityQueue;
-pub use recipes::queue::DistributedQueue;
-pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
-pub use recipes::rwlock::{DistributedRwLock, ReadGuard, WriteGuard};
-pub use recipes::semaphore::{DistributedSemaphore, Permit};
-pub use recipes::shared_counter::SharedCounter;
-pub use recipes::shared_value::SharedValue;
-pub use recipes::transaction::Transaction;
-pub use recipes::two_phase_commit::TwoPhaseCommit;
-pub use recipes::znode::Znode;
+pub use recipes::Barrier;
+pub use recipes::DistributedQueue;
+pub use recipes::DoubleBarrier;
+pub use recipes::Group;
+pub use recipes::LockNode;
+pub use recipes::Once;
+pub use recipes::PriorityQueue;
+pub use recipes::SharedCounter;
+pub use recipes::SharedValue;
+pub use recipes::Transaction;
+pub use recipes::TwoPhaseCommit;
+pub use recipes::Znode;
+pub use recipes::{DistributedLock, LockGuard};
+pub use recipes::{DistributedRwLock, ReadGuard, WriteGuard};
+pub use recipes::{DistributedSemaphore, Permit};
+pub use recipes::{LeaderElection, Leadership};
+pub use recipes::{MultiGuard, MultiLock};
+pub use recipes::{ReentrantGuard, ReentrantLock};
 pub use session::Cancel;
 pub use session::Changes;
 pub use session::SessionState;
@@ -287,7 +287,7 @@ pub use zookeeper;
 
 /// Types for the phases of a [`LeaderElection`], as [`progress`](LeaderElection::progress) returns them.
 pub mod election {
-    pub use crate::recipes::election::candidates_progress::{ElectionPhase, ElectionProgress};
+    pub use crate::recipes::{ElectionPhase, ElectionProgress};
 }
 
 /// Types for locks that are [held for maintenance](LockNode::hold_for_maintenance).
@@ -297,46 +297,44 @@ pub mod maintenance {
 
 /// The guard of a participant inside a [`DoubleBarrier`].
 pub mod barrier {
-    pub use crate::recipes::double_barrier::Entered;
+    pub use crate::recipes::Entered;
 }
 
 /// Types for the items of a [`DistributedQueue`] and a [`PriorityQueue`].
 pub mod queue {
-    pub use crate::recipes::queue::Items;
-    pub use crate::recipes::queue::leased_item::LeasedItem;
+    pub use crate::recipes::Items;
+    pub use crate::recipes::LeasedItem;
 }
 
 /// The coordinator and the participants of a [`TwoPhaseCommit`], with their votes and decisions.
 pub mod commit {
-    pub use crate::recipes::two_phase_commit::coordinator::Coordinator;
-    pub use crate::recipes::two_phase_commit::participant::Participant;
-    pub use crate::recipes::two_phase_commit::round::{
-        Decision, ParticipantState, RoundState, Vote,
-    };
+    pub use crate::recipes::Coordinator;
+    pub use crate::recipes::Participant;
+    pub use crate::recipes::{Decision, ParticipantState, RoundState, Vote};
 }
 
 /// Types for the members of a [`Group`].
 pub mod group {
-    pub use crate::recipes::group::Member;
-    pub use crate::recipes::group::rejoining_membership::Membership;
+    pub use crate::recipes::Member;
+    pub use crate::recipes::Membership;
 }
 
 /// Data with its version, as a [`SharedValue`] and a [`Znode`] return them.
 pub mod value {
-    pub use crate::recipes::version_and_stat::{Version, Versioned};
+    pub use crate::recipes::{Version, Versioned};
 }
 
 /// How a [`Znode`] is created, what the server knows about it, and the results of a
 /// [`Transaction`].
 pub mod znode {
-    pub use crate::recipes::transaction::StepResult;
-    pub use crate::recipes::version_and_stat::ZnodeStat;
-    pub use crate::recipes::znode_create_options::{CreateMode, CreateOptions};
+    pub use crate::recipes::StepResult;
+    pub use crate::recipes::ZnodeStat;
+    pub use crate::recipes::{CreateMode, CreateOptions};
 }
 
 /// The results of a [`Once`].
 pub mod once {
-    pub use crate::recipes::once::{OnceMark, OnceOutcome};
+    pub use crate::recipes::{OnceMark, OnceOutcome};
 }
 
 // What can be sent to other threads, and used by several at once. The guards of reentrant locks stay on

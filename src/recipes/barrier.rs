@@ -2,12 +2,10 @@
 
 use uuid::Uuid;
 
-use super::change_at_most_once::{Attempts, make_once};
-use super::permit::{Outcome, Permits};
-use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
+use crate::recipes::data::{Attempts, NodeConfig, Outcome, Permits, make_once, placed};
 use crate::rt;
-use crate::session::{Answer, Fault, Session, Step, View, Wait};
+use crate::session::{Answer, Fault, Purpose, Session, Step, View, Wait};
 
 /// Blocks all callers that wait for it, as long as it is raised.
 ///

@@ -6,18 +6,16 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-use super::lock_node::default_data;
-use super::mutex::{DistributedLock, LockGuard};
-use super::recipe_znode::{NodeConfig, Purpose, placed};
-use super::version_and_stat::{Version, ZnodeStat};
-use super::znode::Znode;
-use super::znode_create_options::{CreateMode, CreateOptions};
 use crate::contend::{Contender, HandOver, first_contender};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::path;
+use crate::recipes::data::{
+    CreateMode, CreateOptions, NodeConfig, Version, Znode, ZnodeStat, placed,
+};
+use crate::recipes::locks::{DistributedLock, LockGuard, default_data};
 use crate::rt::{self, Deadline};
-use crate::session::{Answer, Fault, Session, Step, Wait, cancelled};
+use crate::session::{Answer, Fault, Purpose, Session, Step, Wait, cancelled};
 use crate::wire_values::Stat;
 
 /// The first line of a mark. Unknown lines after it are ignored.

@@ -1,8 +1,8 @@
 //! The priority queue.
 
-use super::queue::{Items, Layout, items};
 use crate::acl::Acl;
 use crate::error::Result;
+use crate::recipes::queue::{Items, Layout, items};
 use crate::session::Client;
 
 /// A queue of items with priorities: the lowest priority number is taken first, and among equal

@@ -9,7 +9,7 @@ use super::lock::{Holders, NODE, assert_no_contender_is_left, client, if_answere
 use super::{explore, join, threads, until};
 use crate::contend::HandOver;
 use crate::error::ErrorKind;
-use crate::recipes::mutex::DistributedLock;
+use crate::recipes::DistributedLock;
 use crate::rt::shuttled::one_in;
 use crate::session::{Cancel, Client};
 

@@ -9,7 +9,7 @@ use super::{explore, join, threads, until};
 use crate::contend::HandOver;
 use crate::error::{ErrorKind, Result};
 use crate::fencing::FencingToken;
-use crate::recipes::mutex::{DistributedLock, LockGuard};
+use crate::recipes::{DistributedLock, LockGuard};
 use crate::rt::Mutex;
 use crate::rt::shuttled::one_in;
 use crate::session::{Cancel, Client};

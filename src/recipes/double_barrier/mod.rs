@@ -10,14 +10,15 @@ use uuid::Uuid;
 
 use round::{Capacity, WaitOutcome, Waiting, all_gone, crowd, withdraw};
 
-use super::lock_node::default_data;
-use super::recipe_znode::{NodeConfig, Purpose};
 use crate::acl::Acl;
 use crate::contend::{
     Contention, DROP_LIMIT, Form, Hold, Limits, NodeNaming, acquire, insist, insist_within,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::recipes::data::NodeConfig;
+use crate::recipes::locks::default_data;
 use crate::rt::{self, Deadline};
+use crate::session::Purpose;
 use crate::session::{Call, Client, View, Wait, cancelled, unanswered};
 use crate::{logging, path};
 

@@ -1,21 +1,23 @@
 //! Leader election.
 
 mod back_off;
-pub(crate) mod candidates_progress;
-pub(crate) mod lead_loop;
+mod candidates_progress;
+mod lead_loop;
+
+pub use candidates_progress::{ElectionPhase, ElectionProgress};
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::back_off::BackOff;
-use self::candidates_progress::ProgressBoard;
-use super::lock_node::{LockNode, guard, naming_setting, node_settings};
 use crate::acl::Acl;
 use crate::contend::{Contender, ContenderKind, Hold, NodeNaming, observe};
 use crate::error::Result;
 use crate::fencing::FencingToken;
+use crate::recipes::locks::{LockNode, guard, naming_setting, node_settings};
 use crate::rt::Mutex;
 use crate::session::{Changes, Client, Wait};
+use back_off::BackOff;
+use candidates_progress::ProgressBoard;
 
 /// Elects one leader among many candidates, and the next one when the leader resigns or its session
 /// ends.

@@ -7,7 +7,8 @@ use crate::contend::Hold;
 use crate::error::{ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::recipes::recipe_znode::{NodeConfig, Purpose};
+use crate::recipes::data::NodeConfig;
+use crate::session::Purpose;
 use crate::session::{
     Answer, Call, ClaimedName, Created, Fault, NodeKind, OnAnswer, Reaper, Session, StillMeant,
     Stop, Wait, WatchLoop, ended, make_below,

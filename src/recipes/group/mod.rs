@@ -1,27 +1,28 @@
 //! Group membership: the members, how to join, and how to observe them.
 
 mod member_node;
-pub(crate) mod rejoining_membership;
+mod rejoining_membership;
+
+pub use rejoining_membership::Membership;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use self::member_node::{JOIN, MemberNode};
-use self::rejoining_membership::Membership;
-use super::children_generation::Generation;
-use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::contend::{HIDDEN, created_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::recipes::data::{Generation, NodeConfig, placed};
 use crate::rt::{self, Mutex};
+use crate::session::Purpose;
 use crate::session::{
     Answer, Call, Changes, ClaimedName, ClientCore, Fault, Names, Session, StillMeant, Stop, View,
     Wait, WatchLoop, cancelled,
 };
 use crate::session_id::SessionId;
 use crate::wire_values::Stat;
+use member_node::{JOIN, MemberNode};
 
 /// A group of programs that can all see which of them are alive.
 ///

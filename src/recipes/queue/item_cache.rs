@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::item_names::{Item, Layout};
-use crate::recipes::children_generation::Generation;
+use crate::recipes::data::Generation;
 use crate::rt::{self, AtomicBool, Mutex, Signal};
 use crate::session::{Names, Session, Signals, Subscription};
 use crate::wire_values::Stat;

@@ -3,10 +3,10 @@
 mod item_cache;
 mod item_names;
 mod items_taken_after_timeout;
-pub(crate) mod leased_item;
+mod leased_item;
 mod offer_and_take;
 
-use leased_item::LeasedItem;
+pub use leased_item::LeasedItem;
 
 use crate::acl::Acl;
 use crate::contend::{insist, insist_within};

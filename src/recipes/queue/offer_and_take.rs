@@ -12,10 +12,10 @@ use crate::contend::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::recipes::children_generation::Generation;
-use crate::recipes::lock_node::default_data;
-use crate::recipes::recipe_znode::{NodeConfig, Purpose};
+use crate::recipes::data::{Generation, NodeConfig};
+use crate::recipes::locks::default_data;
 use crate::rt::{self, Deadline};
+use crate::session::Purpose;
 use crate::session::{
     Answer, Call, Client, Created, Fault, Names, NodeKind, OnAnswer, Session, SessionState, Stop,
     Wait, cancelled, make_parents, room_for_data,

@@ -9,9 +9,9 @@ use crate::acl::Acl;
 use crate::contend::{insist, insist_within};
 use crate::error::Result;
 use crate::path;
-use crate::recipes::recipe_znode::{NodeConfig, Purpose};
+use crate::recipes::data::NodeConfig;
 use crate::rt::Mutex;
-use crate::session::{Answer, Fault, NodeKind, Step, View, Wait};
+use crate::session::{Answer, Fault, NodeKind, Purpose, Step, View, Wait};
 
 /// Decides a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit) that this client has begun or
 /// recovered.

@@ -1,20 +1,20 @@
 //! Two-phase commit.
 
-pub(crate) mod coordinator;
-pub(crate) mod participant;
-pub(crate) mod round;
+mod coordinator;
+mod participant;
+mod round;
+
+pub use coordinator::Coordinator;
+pub use participant::Participant;
+pub use round::{Decision, ParticipantState, RoundState, Vote};
 
 use uuid::Uuid;
 
-use coordinator::Coordinator;
-use participant::Participant;
-use round::{Round, RoundState, read, size};
+use round::{Round, no_round, read, size};
 
-use self::round::no_round;
-use super::recipe_znode::{NodeConfig, Purpose, placed};
 use crate::error::{Error, ErrorKind, Result};
-use crate::recipes::change_at_most_once::{Attempts, make_once};
-use crate::session::{Answer, Fault, Names, Session, Step, Wait};
+use crate::recipes::data::{Attempts, NodeConfig, make_once, placed};
+use crate::session::{Answer, Fault, Names, Purpose, Session, Step, Wait};
 use crate::wire_values::Stat;
 use crate::{path, rt};
 

@@ -9,9 +9,10 @@ use crate::contend::{Hold, insist, insist_within};
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::recipes::lock_node::{default_data, guard};
-use crate::recipes::recipe_znode::{NodeConfig, Purpose};
+use crate::recipes::data::NodeConfig;
+use crate::recipes::locks::{default_data, guard};
 use crate::rt::{self, Deadline};
+use crate::session::Purpose;
 use crate::session::{
     Answer, ClientCore, Created, Fault, NodeKind, OnAnswer, Session, Step, StillMeant, Stop, View,
     Wait, WatchLoop, cancelled,

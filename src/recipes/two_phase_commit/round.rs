@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::recipes::recipe_znode::NodeConfig;
+use crate::recipes::data::NodeConfig;
 use crate::session::{Answer, Fault, Names, Session, View};
 use crate::wire_values::Stat;
 

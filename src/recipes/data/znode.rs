@@ -1,12 +1,13 @@
 //! A znode of the program's own, read and written on the locks' session.
 
 use super::change_at_most_once::{FindOut, LostChange, change_at_most_once, unknown};
-use super::recipe_znode::{NodeConfig, Purpose};
-use super::version_and_stat::{Version, Versioned, ZnodeStat};
-use super::znode_create_options::CreateOptions;
+use super::create_options::CreateOptions;
+use super::node_config::NodeConfig;
+use super::version::{Version, Versioned, ZnodeStat};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::session::Purpose;
 use crate::session::{
     Answer, Call, Changes, Client, Created, Fault, NodeKind, Session, View, make_parents,
 };
@@ -227,7 +228,7 @@ impl Znode {
     }
 
     /// Creates the node and its missing parents, and returns the version of its data.
-    pub(super) fn create_version(&self, how: &CreateOptions, data: Vec<u8>) -> Result<Version> {
+    pub(crate) fn create_version(&self, how: &CreateOptions, data: Vec<u8>) -> Result<Version> {
         let made = self.create_as(how, data, true)?;
         match made.czxid {
             Some(czxid) => Ok(Version::first(czxid)),

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::permit::{Outcome, Permits};
-use super::recipe_znode::Purpose;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::session::Purpose;
 use crate::session::{
     Answer, Call, ClientCore, Fault, NodeKind, Session, SessionNeed, Step, Stop, make_parents,
 };
@@ -96,14 +96,14 @@ pub(super) fn unknown(node: &str) -> Error {
 type Stamp = Option<(i64, i32)>;
 
 /// What one attempt to make a node leaves for the next.
-pub(super) struct Attempts {
+pub(crate) struct Attempts {
     permits: Permits,
     /// The parent before the attempt, on a handle without transactions.
     before: Option<Stamp>,
 }
 
 impl Attempts {
-    pub(super) fn new(core: &Arc<ClientCore>) -> Attempts {
+    pub(crate) fn new(core: &Arc<ClientCore>) -> Attempts {
         Attempts { permits: Permits::new(core), before: None }
     }
 }
@@ -111,7 +111,7 @@ impl Attempts {
 /// Creates a plain node and its missing parents, once, however often the call is repeated. Returns whether
 /// the node that exists is ours; `None` if that cannot be known: an earlier attempt may have taken effect,
 /// and others may have deleted the node since.
-pub(super) fn make_once(
+pub(crate) fn make_once(
     session: &Session,
     whole: &str,
     data: &[u8],

@@ -22,7 +22,7 @@ const MOST_LEFT: usize = 1_000;
 
 /// The permits of one call. When it is dropped, those that are left are deleted in the background: then a
 /// transaction without an answer can no longer take effect.
-pub(super) struct Permits {
+pub(crate) struct Permits {
     core: Arc<ClientCore>,
     /// Whether those of earlier calls are void.
     is_alone: bool,
@@ -48,7 +48,7 @@ struct LeftInDoubt(Mutex<VecDeque<(String, String)>>);
 
 /// What became of the latest transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// It has changed nothing, and never will.
     NotMade,
     Made,
@@ -57,14 +57,14 @@ pub(super) enum Outcome {
 }
 
 impl Permits {
-    pub(super) fn new(core: &Arc<ClientCore>) -> Permits {
+    pub(crate) fn new(core: &Arc<ClientCore>) -> Permits {
         let (core, meant) = (Arc::clone(core), StillMeant::default());
         Permits { core, is_alone: false, in_doubt: None, unused: Vec::new(), meant }
     }
 
     /// Finds out what became of the latest transaction, as often as it is called; `NotMade` if there was
     /// none.
-    pub(super) fn settle(&mut self, session: &Session, node: &str) -> Answer<Outcome> {
+    pub(crate) fn settle(&mut self, session: &Session, node: &str) -> Answer<Outcome> {
         if !self.is_alone {
             self.void_earlier(session, node)?;
             self.is_alone = true;
@@ -89,7 +89,7 @@ impl Permits {
     }
 
     /// Carries out a step that changes the node, and returns the reply to it. `settle` comes before it.
-    pub(super) fn spend(&mut self, session: &Session, node: &str, step: &Step) -> Answer<Reply> {
+    pub(crate) fn spend(&mut self, session: &Session, node: &str, step: &Step) -> Answer<Reply> {
         loop {
             let path = path::join(path::parent(node), &name());
             let permit =

@@ -1,8 +1,8 @@
 //! A counter that all clients share.
 
-use super::recipe_znode::{NodeConfig, placed};
+use super::node_config::{NodeConfig, placed};
 use super::shared_value::SharedValue;
-use super::version_and_stat::Version;
+use super::version::Version;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A number that every client of the ensemble sees, and that many can change without losing a

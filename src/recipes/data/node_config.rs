@@ -6,7 +6,7 @@ use std::fmt;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-pub(crate) use crate::session::Purpose;
+use crate::session::Purpose;
 use crate::session::{Answer, Call, Changes, Client, Fault, Session, Stop, View, Wait, WatchLoop};
 
 /// See the module.
@@ -146,7 +146,7 @@ macro_rules! placed {
                 name: impl AsRef<str>,
             ) -> $recipe {
                 let (base, name) = (base.as_ref(), name.as_ref());
-                let target = $crate::recipes::recipe_znode::NodeConfig::new(zk.into(), base, name);
+                let target = $crate::recipes::data::NodeConfig::new(zk.into(), base, name);
                 $recipe { target }
             }
 

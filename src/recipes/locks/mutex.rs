@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::lock_node::{LockNode, guard, naming_setting, patience_setting, settings};
-use super::recipe_znode::NodeConfig;
 use crate::acl::Acl;
 use crate::contend::{
     ContenderKind, HandOver, Hold, Key, Limits, NodeNaming, Policy, Sharer, insist, insist_within,
@@ -13,6 +12,7 @@ use crate::contend::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
+use crate::recipes::data::NodeConfig;
 use crate::session::{Client, Wait};
 
 /// A lock with one holder at a time among all programs that use the same lock path.

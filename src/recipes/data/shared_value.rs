@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::create_options::{CreateMode, CreateOptions};
+use super::node_config::{NodeConfig, placed};
 use super::permit::Permits;
-use super::recipe_znode::{NodeConfig, Purpose, placed};
-use super::version_and_stat::{Version, Versioned};
+use super::version::{Version, Versioned};
 use super::znode::{Znode, create, first_version};
-use super::znode_create_options::{CreateMode, CreateOptions};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Mutex;
-use crate::session::{Answer, Changes, Fault, NodeKind, Session, Step, stat};
+use crate::session::{Answer, Changes, Fault, NodeKind, Purpose, Session, Step, stat};
 use crate::wire_values::Stat;
 
 /// A few bytes that every client of the ensemble sees: configuration, a name to look up, the

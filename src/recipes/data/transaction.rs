@@ -3,14 +3,13 @@
 use std::fmt;
 
 use super::change_at_most_once::change_at_most_once;
-use super::recipe_znode::Purpose;
-use super::version_and_stat::Version;
+use super::create_options::CreateOptions;
+use super::version::Version;
 use super::znode::{CREATE, DELETE, WRITE, Znode, refused};
-use super::znode_create_options::CreateOptions;
 use crate::contend::{COMMIT, Hold, no_transactions};
 use crate::error::{Error, Result};
 use crate::path;
-use crate::session::{Call, Client, Created, Fault, Reply, Session, Step, Transacted};
+use crate::session::{Call, Client, Created, Fault, Purpose, Reply, Session, Step, Transacted};
 
 const CHECK: Purpose = Purpose::to_change("check the node", "READ on it");
 

@@ -14,7 +14,7 @@ use crate::contend::{
     release_maintenance, report_end, room_of, with_facts, with_patience,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::recipes::recipe_znode::NodeConfig;
+use crate::recipes::data::NodeConfig;
 use crate::rt;
 use crate::session::{Changes, Client, Wait};
 
@@ -465,7 +465,7 @@ macro_rules! settings {
             }
         }
 
-        $crate::recipes::lock_node::node_settings!($lock $(, $kept)?);
+        $crate::recipes::locks::node_settings!($lock $(, $kept)?);
     };
 }
 
@@ -529,9 +529,9 @@ macro_rules! patience_setting {
 macro_rules! node_settings {
     ($lock:ident $(, $kept:ident)?) => {
         impl std::ops::Deref for $lock {
-            type Target = crate::recipes::lock_node::LockNode;
+            type Target = crate::recipes::locks::LockNode;
 
-            fn deref(&self) -> &crate::recipes::lock_node::LockNode {
+            fn deref(&self) -> &crate::recipes::locks::LockNode {
                 &self.lock_node
             }
         }
