@@ -1,13 +1,13 @@
 //! The lock protocol. Locks, semaphores and elections differ in their rule and in their guard only.
 //!
 //! - [`name`]: what the names, stats and data of a lock node's children say, and which of them blocks which.
-//! - [`acquire`]: from the request to the grant.
+//! - [`mod@acquire`]: from the request to the grant.
 //! - [`hold`]: what a guard owns, and what ends it.
 //! - [`handover`]: threads of one process share a node.
 //! - [`downgrade`]: from one kind of contender to another without a gap.
 //! - [`waiting_room`]: contenders with patience.
 //! - [`maintenance_hold`]: holds without a session.
-//! - [`observe`]: looks at contenders and locks, asks holders to release, and breaks locks.
+//! - [`mod@observe`]: looks at contenders and locks, asks holders to release, and breaks locks.
 
 mod acquire;
 mod downgrade;

@@ -1,5 +1,5 @@
-//! Acquires a lock: carries out on a session what the state machine in [`acquisition_steps`](super::acquisition_steps)
-//! decides, within the caller's limits.
+//! Acquires a lock: carries out on a session what the state machine in [`acquisition`] decides, within the caller's
+//! limits.
 
 mod acquisition;
 mod long_wait;

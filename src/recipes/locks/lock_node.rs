@@ -328,7 +328,7 @@ impl LockNode {
     /// The node's name is one that the present contenders respect; if there are none, one as this lock's own contenders
     /// have. So, for a path that Curator's read/write locks use, call this on a
     /// [`DistributedRwLock`](crate::DistributedRwLock), and for one that kazoo uses set
-    /// [`NodeNaming::Kazoo`](crate::NodeNaming::Kazoo).
+    /// [`NodeNaming::Kazoo`].
     ///
     /// The first line of the lock's [data](Self#settings) says who has made the hold.
     ///

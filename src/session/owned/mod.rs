@@ -2,7 +2,7 @@
 //! those that requests without an answer may still create.
 //!
 //! - A request of a connection that was given up can be carried out later than newer ones of the same session,
-//!   until the session has ended: see [`creates_in_doubt`](super::creates_in_doubt).
+//!   until the session has ended: see [`creates_in_doubt`].
 //! - A session's end is one transaction with the paths of all its nodes. Beyond a size, released servers
 //!   write it and cannot read it again.
 

@@ -413,7 +413,7 @@ fn delete(session: &Session, path: &str) -> Answer<()> {
 
 fn sweep(session: &Session, parent: &str, markers: &[String]) -> Answer<()> {
     // Without the `sync`, a server that lags behind might not show them. Those that come later are found by
-    // `look_for_strays`.
+    // `strays`.
     let connection = session.status().now().connection;
     session.sync()?;
     let children = session.names(parent, false)?.unwrap_or_default();
