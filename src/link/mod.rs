@@ -30,14 +30,10 @@ pub(crate) use run::{AwaitsServer, DeferredRequest, Link, Outgoing};
 #[cfg(feature = "testing-local")]
 pub(crate) use search::Conversation;
 pub(crate) use search::{LinkConfig, Resolver};
-#[cfg(not(feature = "sasl"))]
-pub(crate) use transport::Sasl;
 #[cfg(feature = "sasl")]
 pub use transport::Sasl;
 #[cfg(feature = "testing-local")]
 pub(crate) use transport::ServerStream;
-#[cfg(not(feature = "tls"))]
-pub(crate) use transport::Tls;
 #[cfg(feature = "tls")]
 pub use transport::Tls;
 pub(crate) use transport::{Access, Auth};

@@ -310,6 +310,25 @@ fn a_downgraded_guard_has_what_was_left_to_the_writer() {
     site.finish([zk, other]);
 }
 
+/// It says why, and makes no reader's node.
+#[test]
+fn what_was_held_too_long_is_not_downgraded() {
+    skip_without_server!();
+    let site = Site::own("not-downgraded");
+    let (proxy, zk) = site.proxied(QUIET);
+    let writer =
+        DistributedRwLock::new(&zk, &site.base, "a").hold_at_most(SHORT).write().unwrap();
+    eventually(SOON, "the end of the time", || !writer.is_held());
+    site.wait_for_children("a", 0);
+    proxy.reset_counts();
+    assert_eq!(kind(writer.downgrade()), ErrorKind::HeldTooLong);
+    let made = |path: &str| path.starts_with(&format!("{}/a/", site.base));
+    let seen = proxy.requests();
+    assert!(!seen.iter().any(|seen| seen.path.as_deref().is_some_and(made)), "{seen:?}");
+    site.finish([zk]);
+    drop(proxy);
+}
+
 #[test]
 fn a_second_reentrant_guard_has_what_is_left_to_the_first() {
     skip_without_server!();

@@ -16,7 +16,7 @@ use crate::session::{Cancel, Client};
 /// Longer than any model takes.
 const LONG: Duration = Duration::from_secs(3600);
 
-fn builder(client: &Client, turns: u32) -> DistributedLock {
+fn lock_of(client: &Client, turns: u32) -> DistributedLock {
     let within = HandOver::Within { turns, time: LONG };
     DistributedLock::new(client, "/locks", "one").data(b"").hand_over(within)
 }
@@ -26,7 +26,7 @@ fn it_goes_from_one_to_the_other() {
     explore(|| {
         let world = world();
         let (client, holders) = (client(&world), Holders::default());
-        let lock = builder(&client, 64);
+        let lock = lock_of(&client, 64);
         let contenders = threads(3, move |number| {
             for _ in 0..1 + number % 2 {
                 let guard = holders.hold(lock.lock().unwrap());
@@ -48,7 +48,7 @@ fn equal_locks_made_at_once_are_one() {
         let (client, holders) = (client(&world), Holders::default());
         let sharer = client.clone();
         join(threads(3, move |_| {
-            let lock = builder(&sharer, 64).build();
+            let lock = lock_of(&sharer, 64);
             drop(holders.hold(lock.lock().unwrap()));
         }));
         assert_no_contender_is_left(&world, &client);
@@ -62,7 +62,7 @@ fn who_gives_up_leaves_his_place_to_the_next() {
     explore(|| {
         let world = world();
         let (client, holders) = (client(&world), Holders::default());
-        let (lock, cancel) = (builder(&client, 64).build(), Cancel::new());
+        let (lock, cancel) = (lock_of(&client, 64), Cancel::new());
         let token = cancel.clone();
         let contenders = threads(4, move |number| {
             let guard = match number {
@@ -93,7 +93,7 @@ fn a_loss_holds_up_nobody() {
     explore(|| {
         let world = world();
         let (client, holders) = (client(&world), Holders::default());
-        let lock = builder(&client, 64).build();
+        let lock = lock_of(&client, 64);
         let done = Arc::new(AtomicU64::new(0));
         let counts = Arc::clone(&done);
         let contenders = threads(3, move |_| {
@@ -120,7 +120,7 @@ fn siblings_do_not_wait_for_the_guard_of_a_lost_lock() {
     explore(|| {
         let world = world();
         let client = client(&world);
-        let lock = builder(&client, 64).build();
+        let lock = lock_of(&client, 64);
         let guard = lock.lock().unwrap();
         let path = guard.path().to_owned();
         let contenders = threads(2, move |_| drop(lock.lock().unwrap()));
@@ -143,7 +143,7 @@ fn others_have_their_turn() {
     explore(|| {
         let (world, holders) = (world(), Holders::default());
         let clients = [client(&world), client(&world)];
-        let locks = clients.each_ref().map(|client| builder(client, 1).build());
+        let locks = clients.each_ref().map(|client| lock_of(client, 1));
         let contenders = threads(4, move |number| {
             drop(holders.hold(locks[number % 2].lock().unwrap()));
         });
@@ -163,8 +163,8 @@ fn what_is_kept_is_let_go_for_others_and_in_the_end() {
         let (world, holders) = (world(), Holders::default());
         let clients = [client(&world), client(&world)];
         let keep = if one_in(2) { LONG } else { Duration::from_millis(1) };
-        let keeps = builder(&clients[0], 64).keep_for(keep).build();
-        let locks = [keeps, builder(&clients[1], 64).build()];
+        let keeps = lock_of(&clients[0], 64).keep_for(keep);
+        let locks = [keeps, lock_of(&clients[1], 64)];
         let contenders = threads(3, move |number| {
             for _ in 0..2 - number % 2 {
                 drop(holders.hold(locks[number % 2].lock().unwrap()));
@@ -182,7 +182,7 @@ fn a_close_ends_every_wait() {
     explore(|| {
         let world = world();
         let client = client(&world);
-        let lock = builder(&client, 64).keep_for(LONG).build();
+        let lock = lock_of(&client, 64).keep_for(LONG);
         let contenders = threads(3, move |number| match lock.lock() {
             Ok(guard) if number == 0 => assert!(matches!(guard.lost().wait(), Err(_))),
             Ok(guard) => drop(guard),

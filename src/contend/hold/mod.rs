@@ -513,7 +513,8 @@ impl Hold {
         let mut call = self.call(wait);
         call.insist(question).map_err(|stop| match stop {
             Stop::SessionEnded(end) => {
-                purpose.in_doubt_if(call.is_unanswered(), self.lost_error(end.into()))
+                // Why it was lost first: a session is replaced after its holds were given up.
+                purpose.in_doubt_if(call.is_unanswered(), self.lose(end.into()))
             }
             stop => purpose.stopped(stop, &call, self.path()),
         })

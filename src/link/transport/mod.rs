@@ -10,12 +10,8 @@ mod tls;
 
 pub(crate) use access::{Access, Auth};
 pub(crate) use address_failure::{Failure, is_closed};
-#[cfg(not(feature = "sasl"))]
-pub(crate) use sasl::Sasl;
 #[cfg(feature = "sasl")]
 pub use sasl::Sasl;
 pub(crate) use server_stream::ServerStream;
-#[cfg(not(feature = "tls"))]
-pub(crate) use tls::Tls;
 #[cfg(feature = "tls")]
 pub use tls::Tls;

@@ -6,4 +6,5 @@ mod workers;
 
 pub(crate) use callbacks::{Callbacks, InOrder, run_callback};
 pub(crate) use reports::{OnReport, Reports};
+#[cfg(feature = "zookeeper")]
 pub(crate) use workers::Workers;
