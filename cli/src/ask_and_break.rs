@@ -12,7 +12,7 @@ use crate::contenders_in_words::{
 };
 use crate::exit::{Exit, Failure};
 use crate::look::contender_json_and_kinds::{as_json, is_orphan, lock_at, lock_on};
-use crate::look::wait_until;
+use crate::look::watch_and_wait::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::output::{print_json, say};
 

@@ -20,7 +20,7 @@ use crate::exit::{Exit, Failure, ignored_signals};
 use crate::local_time::{in_full, to_come};
 use crate::look::contender_json_and_kinds::as_json;
 use crate::look::path_without_contenders::LeaderNode;
-use crate::look::time_of_ensemble;
+use crate::look::doctor_clock::time_of_ensemble;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};
 

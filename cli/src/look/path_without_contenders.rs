@@ -11,7 +11,7 @@ use zklock::{Client, ErrorKind, SessionId};
 
 use crate::contenders_in_words::visible;
 use crate::exit::Failure;
-use crate::local_time;
+use crate::local_time::in_words;
 
 /// Said of a path that is not there: a typing error must not read like a free lock.
 pub(crate) const NO_SUCH_NODE: &str =
@@ -123,7 +123,7 @@ impl LeaderNode {
             Some(name) => format!("its child {} is an ephemeral node", visible(name)),
             None => "ephemeral node".to_owned(),
         };
-        let (session, since) = (self.session, local_time::in_words(self.since));
+        let (session, since) = (self.session, in_words(self.since));
         let data: String = self.label().chars().take(MOST_SHOWN).collect();
         format!(
             "{what} of session {session}, since {since}, data {data:?}: not a lock of a queue; its owner leads"

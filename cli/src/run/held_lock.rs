@@ -14,7 +14,7 @@ use super::first_ahead::FirstAhead;
 use super::run_settings::{Mode, RunSettings};
 use crate::beside_other_programs::refuse_if_new;
 use crate::connect::Lock;
-use crate::contenders_in_words::{self, foreign_in_words, is_foreign};
+use crate::contenders_in_words::{foreign_in_words, held_by, is_foreign};
 use crate::exit::{Exit, Failure};
 use crate::look::may_hold_too::is_named_by_kazoo;
 use crate::look::path_without_contenders::LeaderNode;
@@ -354,7 +354,7 @@ fn contenders(client: &Client, lock: &Lock) -> Result<Vec<Contender>, Error> {
 pub(super) fn others(client: &Client, settings: &RunSettings) -> String {
     let held = settings.locks().find_map(|lock| {
         let all = contenders(client, lock).ok()?;
-        all.iter().any(|one| one.holds).then(|| (lock, contenders_in_words::held_by(&all)))
+        all.iter().any(|one| one.holds).then(|| (lock, held_by(&all)))
     });
     match held {
         Some((lock, by)) if lock.path != settings.lock.path => format!("{} is {by}", lock.path),
