@@ -93,7 +93,9 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
         Action::Ls(ls) => (String::new(), crate::look::ls::ls(&global, &ls)),
         Action::Show(one) => (one.lock.clone(), crate::look::show_test_leader::show(&global, &one)),
         Action::Graph(graph) => (String::new(), crate::look::graph::graph(&global, &graph)),
-        Action::Deadlocks(options) => (String::new(), crate::look::deadlocks::deadlocks(&global, &options)),
+        Action::Deadlocks(options) => {
+            (String::new(), crate::look::deadlocks::deadlocks(&global, &options))
+        }
         Action::Check(check) => (String::new(), crate::look::check::check(&global, &check)),
         Action::Top(top) => (String::new(), crate::look::top::top(&global, &top)),
         Action::Serve(options) => (String::new(), serve::serve(&global, &options)),
@@ -112,13 +114,17 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
             (String::new(), output::print_text(&text).map(|_| Exit::Success))
         }
         Action::Man(man) => (String::new(), print_manual(&man)),
-        Action::Leader(one) => (one.lock.clone(), crate::look::show_test_leader::leader(&global, &one)),
+        Action::Leader(one) => {
+            (one.lock.clone(), crate::look::show_test_leader::leader(&global, &one))
+        }
     }
 }
 
 fn print_manual(options: &Man) -> Result<Exit, Failure> {
     match &options.all {
         Some(folder) => crate::manual::write_all(folder).map(|()| Exit::Success),
-        None => output::print_text(&crate::manual::page_of(&options.subcommand)?).map(|_| Exit::Success),
+        None => {
+            output::print_text(&crate::manual::page_of(&options.subcommand)?).map(|_| Exit::Success)
+        }
     }
 }

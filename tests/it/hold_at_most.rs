@@ -316,8 +316,7 @@ fn what_was_held_too_long_is_not_downgraded() {
     skip_without_server!();
     let site = Site::own("not-downgraded");
     let (proxy, zk) = site.proxied(QUIET);
-    let writer =
-        DistributedRwLock::new(&zk, &site.base, "a").hold_at_most(SHORT).write().unwrap();
+    let writer = DistributedRwLock::new(&zk, &site.base, "a").hold_at_most(SHORT).write().unwrap();
     eventually(SOON, "the end of the time", || !writer.is_held());
     site.wait_for_children("a", 0);
     proxy.reset_counts();

@@ -1,11 +1,11 @@
 //! What shows locks and changes nothing. `contender_json_and_kinds` is how their parts are called and shown.
 
 pub(crate) mod check;
-pub(crate) mod doctor_all_locks;
-pub(crate) mod doctor_clock;
 pub(crate) mod contender_json_and_kinds;
 pub(crate) mod deadlocks;
 pub(crate) mod doctor;
+pub(crate) mod doctor_all_locks;
+pub(crate) mod doctor_clock;
 pub(crate) mod doctor_one_lock;
 pub(crate) mod doctor_quota;
 pub(crate) mod doctor_server_settings;

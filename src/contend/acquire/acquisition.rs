@@ -349,8 +349,9 @@ impl Acquisition {
                 for (name, is_before) in origins {
                     if is_before { &mut self.before } else { &mut self.passed }.insert(name);
                 }
-                // The same list would do, but thousands may wait in one process: none keeps one.
-                Action::List
+                // The same list would do, but thousands may wait in one process: none keeps one. If the children are
+                // to be watched, by this list: another one would be followed by the same question.
+                self.look()
             }
             Input::Origins(Err(Trouble::Refused(error))) => Action::Fail(error),
             Input::Watched(Ok(Watched::Hidden)) => {
@@ -759,6 +760,32 @@ mod tests {
             panic!()
         };
         assert_eq!(found, name(1, 4));
+    }
+
+    /// Behind a child that may be no contender, and one whose watch an ACL refuses.
+    #[test]
+    fn where_the_children_are_watched_it_waits_once_it_knows_who_comes_before() {
+        let children = [name(1, 5), name(9, 4), "x-99-0000000003".to_owned()];
+        let mut one = acquisition(true);
+        begin(&mut one);
+        assert!(matches!(one.step(made_among(1, 5, 1, &children)), Action::Watch { .. }));
+        for _ in 0..3 {
+            let mut next = one.step(Input::Watched(Ok(Watched::Hidden)));
+            let mut asked = 0;
+            while !matches!(next, Action::Wait) {
+                next = one.step(match next {
+                    Action::WatchChildren => {
+                        Input::Listed(Ok(Listing { watched: true, ..listing(1, &children) }))
+                    }
+                    Action::AskOrigins { names } => {
+                        asked += 1;
+                        assert!(asked <= 2, "it asks again and again");
+                        Input::Origins(Ok(names.into_iter().map(|name| (name, true)).collect()))
+                    }
+                    other => panic!("{other:?}"),
+                });
+            }
+        }
     }
 
     #[test]
