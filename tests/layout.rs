@@ -386,6 +386,20 @@ fn every_folder_has_a_facade_and_is_neither_empty_nor_too_full() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
+/// Properties that have failed once are tried again with what made them fail.
+#[test]
+fn each_saved_counterexample_has_its_source() {
+    let saved = fs::read_dir("tests/link/saved").unwrap().map(|entry| entry.unwrap().path());
+    let lost: Vec<PathBuf> = saved
+        .filter(|saved| {
+            let name = saved.file_stem().unwrap().to_str().unwrap();
+            let source = fs::read_to_string(format!("tests/link/{name}.rs")).unwrap_or_default();
+            !source.contains(&format!("\"{}\"", saved.display()))
+        })
+        .collect();
+    assert_eq!(lost, Vec::<PathBuf>::new());
+}
+
 #[test]
 fn what_is_looked_for_would_be_found() {
     let all = [

@@ -19,9 +19,11 @@ use real as ground;
 // In tests: real as well, except for the threads of a simulation.
 #[cfg(test)]
 #[cfg(not(shuttle))]
+#[path = "../../tests/rt/schedule.rs"]
 pub(crate) mod schedule;
 #[cfg(test)]
 #[cfg(not(shuttle))]
+#[path = "../../tests/rt/simulated.rs"]
 mod simulated;
 #[cfg(test)]
 #[cfg(not(shuttle))]
@@ -30,6 +32,7 @@ use simulated as ground;
 // With `--cfg shuttle`: shuttle's threads, which are switched wherever they synchronize.
 #[cfg(test)]
 #[cfg(shuttle)]
+#[path = "../../tests/rt/shuttled.rs"]
 pub(crate) mod shuttled;
 #[cfg(test)]
 #[cfg(shuttle)]

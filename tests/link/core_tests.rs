@@ -3,6 +3,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 use super::wire_format::Frame;
 use super::*;
@@ -1065,6 +1066,13 @@ fn nearly_frames() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/link/saved/core_tests.txt",
+        ))),
+        ..ProptestConfig::default()
+    })]
+
     #[test]
     fn every_request_gets_its_own_reply_once_and_in_order(steps in steps()) {
         let mut model = Model::new();

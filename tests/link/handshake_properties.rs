@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 use super::super::config::LinkConfig;
 use super::super::reconnects_in_doubt::Attempts;
@@ -167,7 +168,12 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/link/saved/handshake_properties.txt",
+        ))),
+        ..ProptestConfig::with_cases(150)
+    })]
 
     /// Also, no credentials are sent to a server that has not granted a session.
     #[test]

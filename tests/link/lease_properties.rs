@@ -3,6 +3,7 @@
 //! session as soon as it may: a real one rounds that up to whole ticks.
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 use super::tests::*;
@@ -251,7 +252,12 @@ fn traffic() -> impl Strategy<Value = Traffic> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/link/saved/lease_properties.txt",
+        ))),
+        ..ProptestConfig::with_cases(4000)
+    })]
 
     #[test]
     fn the_lease_ends_before_the_leader_ends_the_session_however_late_its_pings_may_be(

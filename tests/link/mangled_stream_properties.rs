@@ -3,6 +3,7 @@
 
 use super::wire_format::Frame;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 use super::tests::*;
 use super::*;
@@ -273,6 +274,13 @@ fn judge(
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/link/saved/mangled_stream_properties.txt",
+        ))),
+        ..ProptestConfig::default()
+    })]
+
     /// A mismatched, repeated, mangled or unrequested reply answers no request; what came before
     /// it counts, what comes after it is ignored, and the reply does not renew the lease.
     #[test]
