@@ -1,8 +1,7 @@
-//! Benches that need no server: parsing contenders' names, and the rule over many of them. With the
-//! feature `_bench`, on a dummy ensemble: the hand-over between threads, and a kept lock.
+//! Benches that need no server: parsing contenders' names, and the rule over many of them.
 //!
 //! ```text
-//! cargo bench --bench micro --features _bench
+//! cargo bench --bench micro
 //! ```
 
 #![allow(missing_docs, reason = "a program")]
@@ -85,37 +84,4 @@ fn whether_the_first_of_10_000_holds(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| {
         Rule::permits(1).decide_but_for(black_box(&first), black_box(&names), |_| false)
     });
-}
-
-/// `threads` threads hand one lock over, ten thousand times in total.
-#[cfg(feature = "_bench")]
-#[divan::bench(args = [2, 8, 32], sample_count = 10, sample_size = 1)]
-fn ten_thousand_hand_overs(bencher: Bencher<'_, '_>, threads: usize) {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    let client = zklock::bench_only::client();
-    let lock = zklock::DistributedLock::new(&client, "/locks", "one");
-    bencher.counter(divan::counter::ItemsCount::new(10_000usize)).bench_local(|| {
-        let left = AtomicUsize::new(10_000);
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    let more = || left.fetch_sub(1, Ordering::Relaxed);
-                    while (1..=10_000).contains(&more()) {
-                        drop(lock.lock());
-                    }
-                });
-            }
-        });
-    });
-}
-
-/// A kept lock is acquired again and released.
-#[cfg(feature = "_bench")]
-#[divan::bench]
-fn a_kept_lock_again(bencher: Bencher<'_, '_>) {
-    let client = zklock::bench_only::client();
-    let lock = zklock::DistributedLock::new(&client, "/locks", "one");
-    let lock = lock.keep_for(std::time::Duration::from_secs(3600));
-    bencher.bench_local(|| drop(lock.lock()));
 }

@@ -233,12 +233,6 @@ mod sim;
 #[path = "../tests/models/mod.rs"]
 mod models;
 
-// For this crate's own benchmarks: not part of the interface.
-#[cfg(feature = "_bench")]
-#[doc(hidden)]
-#[path = "../tests/sim/grants_at_once.rs"]
-pub mod bench_only;
-
 // What every program uses.
 pub use acl::{Acl, Permissions};
 pub use contend::Contender;

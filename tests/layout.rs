@@ -32,7 +32,7 @@ const FLOORS: [&[&str]; 5] = [
 ];
 
 /// The modules beside the floors. Modules on the floors must not use them.
-const BESIDE: [&str; 5] = ["guide", "testing", "sim", "models", "bench_only"];
+const BESIDE: [&str; 4] = ["guide", "testing", "sim", "models"];
 
 type Module = Vec<String>;
 

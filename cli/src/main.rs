@@ -44,7 +44,7 @@ use crate::exit::{Exit, Failure};
 use crate::options::{Action, Man, Options, Token};
 
 fn main() -> ExitCode {
-    let definition = match crate::config::definition() {
+    let definition = match config::definition() {
         Ok(definition) => definition,
         Err(failure) => {
             output::complain("", &failure.message);
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
             return ExitCode::from(exit.code());
         }
     };
-    crate::log_lines::show(options.global.verbose);
+    log_lines::show(options.global.verbose);
     if options.global.quiet {
         output::be_quiet();
     }
@@ -90,41 +90,37 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
                 "run and lead need Linux, where a guard process can end all that a command starts";
             (String::new(), Err(Failure::usage(why)))
         }
-        Action::Ls(ls) => (String::new(), crate::look::ls::ls(&global, &ls)),
-        Action::Show(one) => (one.lock.clone(), crate::look::show_test_leader::show(&global, &one)),
-        Action::Graph(graph) => (String::new(), crate::look::graph::graph(&global, &graph)),
+        Action::Ls(ls) => (String::new(), look::ls::ls(&global, &ls)),
+        Action::Show(one) => (one.lock.clone(), look::show_test_leader::show(&global, &one)),
+        Action::Graph(graph) => (String::new(), look::graph::graph(&global, &graph)),
         Action::Deadlocks(options) => {
-            (String::new(), crate::look::deadlocks::deadlocks(&global, &options))
+            (String::new(), look::deadlocks::deadlocks(&global, &options))
         }
-        Action::Check(check) => (String::new(), crate::look::check::check(&global, &check)),
-        Action::Top(top) => (String::new(), crate::look::top::top(&global, &top)),
+        Action::Check(check) => (String::new(), look::check::check(&global, &check)),
+        Action::Top(top) => (String::new(), look::top::top(&global, &top)),
         Action::Serve(options) => (String::new(), serve::serve(&global, &options)),
-        Action::Watch(one) => (one.lock.clone(), crate::look::watch_and_wait::watch(&global, &one)),
-        Action::Test(one) => (one.lock.clone(), crate::look::show_test_leader::test(&global, &one)),
-        Action::Wait(one) => (one.lock.clone(), crate::look::watch_and_wait::wait(&global, &one)),
-        Action::Ask(ask) => (ask.lock.clone(), crate::ask_and_break::ask(&global, &ask)),
-        Action::Break(one) => (one.lock.clone(), crate::ask_and_break::break_lock(&global, &one)),
-        Action::Hold(hold) => (hold.lock.clone(), crate::hold_and_release::hold(&global, &hold)),
-        Action::Release(one) => (one.lock.clone(), crate::hold_and_release::release(&global, &one)),
-        Action::Doctor(doctor) => (String::new(), crate::look::doctor::doctor(&global, &doctor)),
-        Action::Token(Token::Check(check)) => (String::new(), crate::token_check::check(&check)),
+        Action::Watch(one) => (one.lock.clone(), look::watch_and_wait::watch(&global, &one)),
+        Action::Test(one) => (one.lock.clone(), look::show_test_leader::test(&global, &one)),
+        Action::Wait(one) => (one.lock.clone(), look::watch_and_wait::wait(&global, &one)),
+        Action::Ask(ask) => (ask.lock.clone(), ask_and_break::ask(&global, &ask)),
+        Action::Break(one) => (one.lock.clone(), ask_and_break::break_lock(&global, &one)),
+        Action::Hold(hold) => (hold.lock.clone(), hold_and_release::hold(&global, &hold)),
+        Action::Release(one) => (one.lock.clone(), hold_and_release::release(&global, &one)),
+        Action::Doctor(doctor) => (String::new(), look::doctor::doctor(&global, &doctor)),
+        Action::Token(Token::Check(check)) => (String::new(), token_check::check(&check)),
         Action::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Options::command(), "zklock", &mut text);
             (String::new(), output::print_text(&text).map(|_| Exit::Success))
         }
         Action::Man(man) => (String::new(), print_manual(&man)),
-        Action::Leader(one) => {
-            (one.lock.clone(), crate::look::show_test_leader::leader(&global, &one))
-        }
+        Action::Leader(one) => (one.lock.clone(), look::show_test_leader::leader(&global, &one)),
     }
 }
 
 fn print_manual(options: &Man) -> Result<Exit, Failure> {
     match &options.all {
-        Some(folder) => crate::manual::write_all(folder).map(|()| Exit::Success),
-        None => {
-            output::print_text(&crate::manual::page_of(&options.subcommand)?).map(|_| Exit::Success)
-        }
+        Some(folder) => manual::write_all(folder).map(|()| Exit::Success),
+        None => output::print_text(&manual::page_of(&options.subcommand)?).map(|_| Exit::Success),
     }
 }

@@ -403,7 +403,7 @@ mod tests {
     use zklock::LossReason;
 
     use super::*;
-    use crate::options::{Action, Options};
+    use crate::options::{self, Options};
 
     const MILLISECOND: u64 = 1_000_000;
     const SECOND: u64 = 1_000 * MILLISECOND;
@@ -417,7 +417,7 @@ mod tests {
     fn plan(options: &[&str]) -> Supervision {
         let line = [&["zklock", "run"], options, &["a", "job"]].concat();
         match Options::try_parse_from(line).unwrap().action {
-            Action::Run(run) => run.supervision,
+            options::Action::Run(run) => run.supervision,
             other => panic!("{other:?}"),
         }
     }

@@ -235,7 +235,7 @@ impl Client {
         }
     }
 
-    #[cfg(any(test, feature = "_bench"))]
+    #[cfg(test)]
     pub(crate) fn with(ensemble: Box<dyn Ensemble>, hosts: String, chroot: String) -> Client {
         Client::assemble(ensemble, hosts, chroot)
     }

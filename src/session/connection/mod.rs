@@ -275,7 +275,7 @@ pub(crate) type ReadRaw = fn(&RawReply) -> Answer<Reply>;
 #[derive(Debug)]
 pub(crate) enum Answered {
     #[cfg_attr(
-        not(any(test, feature = "zookeeper", feature = "_bench")),
+        not(any(test, feature = "zookeeper")),
         expect(dead_code, reason = "of connections other than the link")
     )]
     Read(Answer<Reply>),
