@@ -34,6 +34,7 @@ use crate::session::{
     Answer, Call, Client, ClientCore, Created, Enqueued, Fault, Found, Names, NodeKind, Purpose,
     Session, StillMeant, Stop, Wait, WatchKind, cancelled, make_container, make_parents,
 };
+use crate::wire_values::Stat;
 use acquisition::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
 use watched_nodes::WatchedNodes;
 use worse_ahead::WorseAhead;
@@ -118,6 +119,7 @@ struct Attempt<'a> {
     /// Whether the wait for others has been reported.
     waits: bool,
     others: &'a OthersSeen,
+    lasting: Arc<LastingChildren>,
     /// When the list was asked for that is judged next.
     listed_at: Option<Instant>,
     /// When its node was there for certain, if it was made.
@@ -242,6 +244,7 @@ pub(crate) fn pursue(
         looked_round: false,
         waits: false,
         others,
+        lasting: core.extension(),
         listed_at: None,
         queued_at: None,
         made_with: None,
@@ -560,12 +563,14 @@ impl Attempt<'_> {
         self.call.until_served(session)?;
         let mut leaving = session.leaving(&self.node);
         let (before, meant) = (session.status().now().connection, self.meant);
+        let with_stat = self.lasting.has_any_of(&self.node);
         self.listed_at = Some(self.others.listing());
         self.taken_over = false;
         let made_with = self.data_of_a_wait();
         let data = made_with.as_deref().unwrap_or(&self.contention.data);
-        let entered =
-            self.ask(session, |session, _| session.enter(&path, data, acl, meant, Box::new(late)));
+        let entered = self.ask(session, |session, _| {
+            session.enter(&path, data, acl, meant, with_stat, Box::new(late))
+        });
         self.made_with = made_with;
         // One without an answer may still be carried out, at any time.
         self.queued_at = entered.as_ref().is_ok_and(Answer::is_ok).then(rt::now);
@@ -576,11 +581,11 @@ impl Attempt<'_> {
         };
         // Like any list, it counts only on the connection that it was requested on.
         let siblings = siblings.filter(|_| before == after);
-        if let Some(siblings) = &siblings {
+        if let Some((siblings, _)) = &siblings {
             self.look_round(siblings);
             leaving.extend(self.call.core().strays().delete(session, &self.node, siblings));
         }
-        let listing = siblings.map(|children| self.listing(after, children, false, leaving));
+        let listing = siblings.map(|siblings| self.listing(after, siblings, false, leaving));
         let own = OwnNode { name: path::last(&made.path).to_owned(), czxid: made.czxid };
         Ok(Input::Created { made: Ok(own), listing })
     }
@@ -702,9 +707,15 @@ impl Attempt<'_> {
             self.watched.subscribe(session.watches(), WatchKind::Children, CHILDREN, &self.node);
         }
         self.listed_at = Some(self.others.listing());
-        let (children, on) = self.ask_on(session, |session, node| session.names(node, watch))?;
+        let with_stat = self.lasting.has_any_of(&self.node);
+        let (children, on) = self.ask_on(session, |session, node| match with_stat {
+            true => {
+                Ok(session.names_and_stat(node, watch)?.map(|(names, stat)| (names, Some(stat))))
+            }
+            false => Ok(session.names(node, watch)?.map(|names| (names, None))),
+        })?;
         let children = self.sort(children, if watch { WATCH_ALL } else { LIST });
-        if let Ok(Some(children)) = &children {
+        if let Ok(Some((children, _))) = &children {
             leaving.extend(self.call.core().strays().delete(session, &self.node, children));
             if !watch {
                 self.look_round(children);
@@ -714,18 +725,21 @@ impl Attempt<'_> {
             self.watched.clear();
         }
         let watched = watch && self.watched.contains(CHILDREN);
-        let listing = |children: Option<Names>| {
-            self.listing(on, children.unwrap_or_default(), watched, leaving)
-        };
+        let listing =
+            |children: Option<_>| self.listing(on, children.unwrap_or_default(), watched, leaving);
         Ok(Input::Listed(children.map(listing)))
     }
 
-    fn listing(&self, on: u64, children: Names, watched: bool, leaving: Vec<String>) -> Listing {
-        // An uncontended lock has one child.
-        let lasting = match children.len() {
-            0 | 1 => Vec::new(),
-            _ => self.lasting_children().among(&self.node, &children),
-        };
+    /// The children, perhaps with the lock node's stat.
+    fn listing(
+        &self,
+        on: u64,
+        (children, stat): (Names, Option<Stat>),
+        watched: bool,
+        leaving: Vec<String>,
+    ) -> Listing {
+        let lasting = stat.map(|stat| self.lasting.among(&self.node, stat.czxid, &children));
+        let lasting = lasting.unwrap_or_default();
         Listing { on, children, watched, leaving, lasting }
     }
 
@@ -737,21 +751,18 @@ impl Attempt<'_> {
     ) -> Vec<(String, bool)> {
         let origins: Vec<_> =
             origins.into_iter().filter_map(|(name, origin)| Some((name, origin?))).collect();
-        let lasting = origins.iter().filter(|(_, origin)| *origin == ChildOrigin::Lasting);
-        let mut lasting = lasting.map(|(name, _)| name).peekable();
-        if let Some(first) = lasting.clone().find(|name| is_contender(name)) {
+        let lasting = origins.iter().filter_map(|(name, origin)| match origin {
+            ChildOrigin::Lasting { czxid } => Some((name.clone(), *czxid)),
+            _ => None,
+        });
+        let lasting: Vec<_> = lasting.collect();
+        if let Some((first, _)) = lasting.iter().find(|(name, _)| is_contender(name)) {
             self.call.core().warn_once(&path::join(&self.node, first), || {
                 Some("it belongs to no session, so it is not taken for a contender".into())
             });
         }
-        if lasting.peek().is_some() {
-            self.lasting_children().note(&self.node, lasting.cloned());
-        }
+        self.lasting.note(&self.node, lasting);
         origins.into_iter().map(|(name, origin)| (name, origin.is_before(made_by))).collect()
-    }
-
-    fn lasting_children(&self) -> Arc<LastingChildren> {
-        self.call.core().extension()
     }
 
     /// The data of its node.

@@ -26,8 +26,8 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 pub(crate) enum ChildOrigin {
     /// A session's, made by this transaction.
     OfSession { czxid: i64 },
-    /// It stays without its maker: nobody knows when to go on.
-    Lasting,
+    /// It stays without its maker: nobody knows when to go on. Made by this transaction.
+    Lasting { czxid: i64 },
     /// An ACL hides it.
     Hidden,
 }
@@ -36,7 +36,7 @@ impl ChildOrigin {
     pub(crate) fn of(stat: &Stat) -> ChildOrigin {
         match SessionId::of_owner(stat.ephemeral_owner) {
             Some(_) => ChildOrigin::OfSession { czxid: stat.czxid },
-            None => ChildOrigin::Lasting,
+            None => ChildOrigin::Lasting { czxid: stat.czxid },
         }
     }
 
@@ -45,44 +45,61 @@ impl ChildOrigin {
     pub(crate) fn is_before(self, mine: Option<i64>) -> bool {
         match self {
             ChildOrigin::OfSession { czxid } => mine.is_none_or(|mine| czxid < mine),
-            ChildOrigin::Lasting => false,
+            ChildOrigin::Lasting { .. } => false,
             ChildOrigin::Hidden => true,
         }
     }
 }
 
-/// The children of lock nodes that are known to last, by the lock node, as the server knows it: those who contend need
-/// not ask for them each time.
+/// The children of lock nodes that are known to last, by the lock node, as the server knows it, each with the
+/// transaction that has made it: those who contend need not ask for them each time.
 #[derive(Debug, Default)]
-pub(crate) struct LastingChildren(Mutex<HashMap<String, (Instant, HashSet<String>)>>);
+pub(crate) struct LastingChildren(Mutex<HashMap<String, Remembered>>);
+
+#[derive(Debug)]
+struct Remembered {
+    since: Instant,
+    made_by: HashMap<String, i64>,
+}
 
 impl LastingChildren {
-    pub(crate) fn note(&self, lock_node: &str, names: impl IntoIterator<Item = String>) {
+    pub(crate) fn note(&self, lock_node: &str, children: impl IntoIterator<Item = (String, i64)>) {
         let mut all = self.0.lock();
-        let mut room = MOST_REMEMBERED.saturating_sub(all.values().map(|one| one.1.len()).sum());
-        for name in names {
+        let count = |one: &Remembered| one.made_by.len();
+        let mut room = MOST_REMEMBERED.saturating_sub(all.values().map(count).sum());
+        for (name, czxid) in children {
             if room == 0 {
                 return;
             }
-            let (_, known) =
-                all.entry(lock_node.to_owned()).or_insert_with(|| (rt::now(), HashSet::new()));
-            room -= usize::from(known.insert(name));
+            let known = all
+                .entry(lock_node.to_owned())
+                .or_insert_with(|| Remembered { since: rt::now(), made_by: HashMap::new() });
+            room -= usize::from(known.made_by.insert(name, czxid).is_none());
         }
     }
 
-    /// Those of the children that last. Others of the same names may have come in their place when a lock node was made
-    /// anew: what a list does not show is forgotten, and everything after a while.
-    pub(crate) fn among(&self, lock_node: &str, children: &Names) -> Vec<String> {
+    /// Whether any of the lock node's are known. Then a list is of use only with the lock node's stat.
+    pub(crate) fn has_any_of(&self, lock_node: &str) -> bool {
+        self.0.lock().contains_key(lock_node)
+    }
+
+    /// Those of the children that last, if the lock node was made by this transaction.
+    ///
+    /// A lock node that is made anew begins its numbers anew: a contender may then have the very name of a node that has
+    /// lasted before. But it is younger than the new lock node, and what has lasted is older. (Nobody contends under a name
+    /// that a server has not numbered.) What a list does not show is forgotten, and everything after a while.
+    pub(crate) fn among(&self, lock_node: &str, made_by: i64, children: &Names) -> Vec<String> {
         let mut all = self.0.lock();
-        let Some((since, known)) = all.get_mut(lock_node) else { return Vec::new() };
-        let found: Vec<String> =
-            children.iter().filter(|name| known.contains(*name)).map(str::to_owned).collect();
-        if found.is_empty() || rt::now().saturating_duration_since(*since) > REMEMBERED_FOR {
+        let Some(known) = all.get_mut(lock_node) else { return Vec::new() };
+        let is_known = |name: &&str| known.made_by.get(*name).is_some_and(|czxid| *czxid > made_by);
+        let found: Vec<String> = children.iter().filter(is_known).map(str::to_owned).collect();
+        if found.is_empty() || rt::now().saturating_duration_since(known.since) > REMEMBERED_FOR {
             all.remove(lock_node);
             return Vec::new();
         }
-        if found.len() < known.len() {
-            *known = found.iter().cloned().collect();
+        if found.len() < known.made_by.len() {
+            let shown: HashSet<&String> = found.iter().collect();
+            known.made_by.retain(|name, _| shown.contains(name));
         }
         found
     }
@@ -118,11 +135,11 @@ pub(crate) fn contenders_in_order(
     for (name, origin) in names.iter().zip(ask_origins(session, lock_node, &names)?) {
         match origin {
             None => continue,
-            Some(ChildOrigin::Lasting) if is_uncertain(name) => continue,
+            Some(ChildOrigin::Lasting { .. }) if is_uncertain(name) => continue,
             Some(ChildOrigin::OfSession { czxid }) => {
                 made_by.insert(&**name, czxid);
             }
-            Some(ChildOrigin::Lasting | ChildOrigin::Hidden) => {}
+            Some(ChildOrigin::Lasting { .. } | ChildOrigin::Hidden) => {}
         }
         there.push(&**name);
     }
@@ -167,7 +184,7 @@ mod tests {
         let (mine, made) = (format!("_c_{UUID}-lock-0000000005"), Some(100));
         let session = |czxid| ChildOrigin::OfSession { czxid };
         let (before, after) = (session(99), session(101));
-        let (lasting, hidden) = (ChildOrigin::Lasting, ChildOrigin::Hidden);
+        let (lasting, hidden) = (ChildOrigin::Lasting { czxid: 99 }, ChildOrigin::Hidden);
         let letter = format!("{HEX}__lock__");
         for (front, by_origin) in [
             (&*letter, [true; 4]),
@@ -229,14 +246,24 @@ mod tests {
     fn what_is_known_to_last_is_remembered_while_lists_show_it() {
         let known = LastingChildren::default();
         let names = |names: &[&str]| names.iter().copied().collect::<Names>();
-        known.note("/a", ["x-0000000001".to_owned(), "y-0000000002".to_owned()]);
+        known.note("/a", [("x-0000000001".to_owned(), 11), ("y-0000000002".to_owned(), 12)]);
+        assert!(known.has_any_of("/a") && !known.has_any_of("/b"));
         let both = names(&["x-0000000001", "y-0000000002"]);
-        assert_eq!(known.among("/a", &both).len(), 2);
-        assert_eq!(known.among("/b", &both).len(), 0);
-        assert_eq!(known.among("/a", &names(&["x-0000000001"])), ["x-0000000001"]);
-        assert_eq!(known.among("/a", &both), ["x-0000000001"], "it may be another one");
-        assert_eq!(known.among("/a", &names(&[])).len(), 0);
-        assert_eq!(known.among("/a", &both).len(), 0);
+        assert_eq!(known.among("/a", 10, &both).len(), 2);
+        assert_eq!(known.among("/b", 10, &both).len(), 0);
+        assert_eq!(known.among("/a", 10, &names(&["x-0000000001"])), ["x-0000000001"]);
+        assert_eq!(known.among("/a", 10, &both), ["x-0000000001"], "it may be another one");
+        assert_eq!(known.among("/a", 10, &names(&[])).len(), 0);
+        assert!(!known.has_any_of("/a"));
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_lock_node_that_was_made_anew() {
+        let known = LastingChildren::default();
+        let children: Names = ["x-0000000001"].into_iter().collect();
+        known.note("/a", [("x-0000000001".to_owned(), 11)]);
+        assert_eq!(known.among("/a", 12, &children).len(), 0);
+        assert!(!known.has_any_of("/a"));
     }
 
     #[test]
@@ -244,10 +271,10 @@ mod tests {
         let known = LastingChildren::default();
         let many: Vec<String> =
             (0..2 * MOST_REMEMBERED).map(|number| format!("a-{number:010}")).collect();
-        known.note("/a", many.iter().cloned());
-        known.note("/b", many.iter().cloned());
+        known.note("/a", many.iter().map(|name| (name.clone(), 11)));
+        known.note("/b", many.iter().map(|name| (name.clone(), 11)));
         let children: Names = many.iter().collect();
-        assert_eq!(known.among("/a", &children).len(), MOST_REMEMBERED);
-        assert_eq!(known.among("/b", &children).len(), 0);
+        assert_eq!(known.among("/a", 10, &children).len(), MOST_REMEMBERED);
+        assert_eq!(known.among("/b", 10, &children).len(), 0);
     }
 }

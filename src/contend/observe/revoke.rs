@@ -99,7 +99,8 @@ fn check_contends(client: &Client, node: &str, contender: &str, path: &str) -> R
     }
     let purpose = Purpose::to_read("look whose node it is", "READ on the node");
     let stat = purpose.ask(client.core(), contender, |session| session.exists(path, false))?;
-    if stat.is_none_or(|stat| ChildOrigin::of(&stat) != ChildOrigin::Lasting) {
+    let lasts = |stat| matches!(ChildOrigin::of(stat), ChildOrigin::Lasting { .. });
+    if !stat.as_ref().is_some_and(lasts) {
         return Ok(());
     }
     let message = format!(

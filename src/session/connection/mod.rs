@@ -112,9 +112,9 @@ pub(crate) struct Created {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Enqueued {
     pub(crate) made: Created,
-    /// The children of its parent, requested right after the create on the same connection; `None`
-    /// if that request was not answered.
-    pub(crate) siblings: Option<Names>,
+    /// The children of its parent, and that one's stat if it was asked for, requested right after the create on the
+    /// same connection; `None` if that request was not answered.
+    pub(crate) siblings: Option<(Names, Option<Stat>)>,
 }
 
 /// How a verb may fail.

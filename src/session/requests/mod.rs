@@ -142,6 +142,13 @@ pub(crate) fn names(reply: Reply) -> Answer<Names> {
     }
 }
 
+fn names_perhaps_stat(reply: Reply) -> Answer<(Names, Option<Stat>)> {
+    match reply {
+        Reply::NamesAndStat(names, stat) => Ok((names, Some(stat))),
+        reply => Ok((names(reply)?, None)),
+    }
+}
+
 fn names_and_stat(reply: Reply) -> Answer<(Names, Stat)> {
     match reply {
         Reply::NamesAndStat(names, stat) => Ok((names, stat)),
@@ -386,7 +393,7 @@ impl Verbs {
     }
 
     /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip
-    /// if possible. If the caller's time limit is over before the answer comes, `late` is called
+    /// if possible; `with_stat`, with the parent's stat. If the caller's time limit is over before the answer comes, `late` is called
     /// with it, on a thread on which it may only signal; with an ended session if it will never come. After a
     /// lost answer the node may still be made at any time: as long as `meant` lives, the caller may
     /// [own](OwnedNodes::own) it; after that it is deleted when it appears.
@@ -396,12 +403,18 @@ impl Verbs {
         data: &[u8],
         acl: &[Acl],
         meant: &StillMeant,
+        with_stat: bool,
         late: OnAnswer<Created>,
     ) -> Answer<Enqueued> {
         let mut late = Some(on_late(late, created));
         self.patiently(|| {
             let create = Request::create(path, data, acl, NodeKind::Contender);
-            let list = Request::children(path::parent(path), false);
+            let list = match (path::parent(path), with_stat) {
+                (parent, false) => Request::children(parent, false),
+                (parent, true) => {
+                    Request::ChildrenAndStat { path: parent.to_owned(), watch: false }
+                }
+            };
             let making = self.owned.begin(path, NodeKind::Contender, true)?;
             let ask = |late: &mut _| {
                 let [made, siblings] = self.ask_together([create, list], late);
@@ -409,7 +422,7 @@ impl Verbs {
                 (made, siblings)
             };
             let (made, siblings) = self.making(making, Some(meant), &mut late, ask);
-            Ok(Enqueued { made: made?, siblings: siblings.and_then(names).ok() })
+            Ok(Enqueued { made: made?, siblings: siblings.and_then(names_perhaps_stat).ok() })
         })
     }
 

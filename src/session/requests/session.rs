@@ -396,7 +396,7 @@ mod tests {
             let made = move |made| tell.send(made).unwrap();
             let enter = |session: &Session| {
                 let meant = StillMeant::default();
-                session.enter("/a/x-", &[], &[], &meant, Box::new(made))
+                session.enter("/a/x-", &[], &[], &meant, false, Box::new(made))
             };
             enters.ask(&Wait::from(&token), enter)
         });

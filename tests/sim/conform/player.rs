@@ -434,11 +434,11 @@ impl<G: Ground> Player<G> {
     fn enter(&mut self, session: &Session, path: &str, flags: &[&str]) -> String {
         let data = format!("of {}", self.shown(path));
         let (acl, late) = (acl_of(flags), Box::new(drop));
-        let entered = session.enter(path, data.as_bytes(), &acl, &self.meant, late);
+        let entered = session.enter(path, data.as_bytes(), &acl, &self.meant, false, late);
         told(entered, |entered| {
             let siblings = entered
                 .siblings
-                .map_or("no list".to_owned(), |names| format!("{:?}", names.sorted()));
+                .map_or("no list".to_owned(), |(names, _)| format!("{:?}", names.sorted()));
             format!("{} among {siblings}", self.made(&entered.made))
         })
     }
