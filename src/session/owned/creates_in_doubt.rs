@@ -6,6 +6,7 @@
 //! create without an answer can be carried out at any time until its session has ended, after any number of
 //! newer requests: no list and no `sync` proves that it will not be.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -68,6 +69,9 @@ struct CreateInDoubt {
     kind: DoubtKind,
     bytes: usize,
     meant: Weak<()>,
+    /// How many requests of this name got no answer: each of them may still make a node, also when that of another
+    /// one was found and deleted.
+    requests: usize,
 }
 
 impl CreatesInDoubt {
@@ -112,9 +116,18 @@ impl CreatesInDoubt {
         of_parent.next += 1;
         let number = of_parent.next;
         let meant = meant.map_or_else(Weak::new, StillMeant::held);
-        let one = CreateInDoubt { number, kind, bytes, meant };
-        if of_parent.by_name.insert(name.into(), one).is_none() {
-            self.count += 1;
+        let one = CreateInDoubt { number, kind, bytes, meant, requests: 1 };
+        match of_parent.by_name.entry(name.into()) {
+            Entry::Vacant(entry) => {
+                entry.insert(one);
+                self.count += 1;
+            }
+            Entry::Occupied(mut entry) => {
+                // Counted once.
+                forgotten += entry.get().bytes;
+                let requests = entry.get().requests + 1;
+                entry.insert(CreateInDoubt { requests, ..one });
+            }
         }
         forgotten
     }
@@ -131,9 +144,10 @@ impl CreatesInDoubt {
         for name in children {
             let Some((key, one)) = of_parent.maker_of(name) else { continue };
             if one.kind == DoubtKind::Numbered && !one.is_meant() {
-                bytes += one.bytes;
-                of_parent.by_name.remove(key);
-                self.count -= 1;
+                if let Some(settled) = of_parent.settle(key) {
+                    bytes += settled;
+                    self.count -= 1;
+                }
                 strays.push(name.to_owned());
             }
         }
@@ -156,17 +170,17 @@ impl CreatesInDoubt {
         children.filter(is_one).map(str::to_owned).collect()
     }
 
-    /// The create of that node is no longer in doubt, as the node was found. Returns for how many bytes it counted. A
-    /// node that others may have made tells nothing of it, unless it is `certain`.
+    /// A create of that node is no longer in doubt, as the node was found. Returns for how many bytes it counted, if no
+    /// other one of this name is in doubt. A node that others may have made tells nothing of it, unless it is `certain`.
     pub(super) fn settle(&mut self, parent: &str, name: &str, certain: bool) -> usize {
         let Some(of_parent) = self.by_parent.get_mut(parent) else { return 0 };
         let is_told = |one: &CreateInDoubt| certain || one.kind == DoubtKind::Numbered;
         let made = of_parent.maker_of(name).filter(|(_, one)| is_told(one));
         let Some((key, _)) = made else { return 0 };
-        let settled = of_parent.by_name.remove(key).map_or(0, |one| one.bytes);
+        let Some(bytes) = of_parent.settle(key) else { return 0 };
         self.count -= 1;
         self.tidy(parent);
-        settled
+        bytes
     }
 
     fn tidy(&mut self, parent: &str) {
@@ -197,6 +211,16 @@ impl CreatesInDoubt {
 }
 
 impl ParentInDoubt {
+    /// One request of this name is no longer in doubt. If it was the last one, returns for how many bytes they counted.
+    fn settle(&mut self, name: &str) -> Option<usize> {
+        let one = self.by_name.get_mut(name)?;
+        one.requests -= 1;
+        if one.requests > 0 {
+            return None;
+        }
+        self.by_name.remove(name).map(|one| one.bytes)
+    }
+
     /// The create that may have made the node of this name, and what it was given.
     fn maker_of<'a>(&self, name: &'a str) -> Option<(&'a str, &CreateInDoubt)> {
         let given = |end: Option<usize>, kind: DoubtKind| {
@@ -281,6 +305,22 @@ mod tests {
         assert!(doubts.is_empty());
         doubts.add(("/a", "m"), DoubtKind::Named, 7, None, (Instant::now(), 1));
         assert_eq!([false, true].map(|certain| doubts.settle("/a", "m", certain)), [0, 7]);
+    }
+
+    /// A request that is made again under the same name may be carried out once more when the first node was deleted.
+    #[test]
+    fn each_request_of_a_name_is_in_doubt_by_itself() {
+        let now = (Instant::now(), 1);
+        let mut doubts = CreatesInDoubt::default();
+        let forgotten = [(); 3].map(|()| doubts.add(("/a", "m"), DoubtKind::Named, 7, None, now));
+        assert_eq!((forgotten, doubts.count), ([0, 7, 7], 1));
+        assert_eq!([(); 4].map(|()| doubts.settle("/a", "m", true)), [0, 0, 7, 0]);
+        assert!(doubts.is_empty());
+        doubts.add(("/a", GUID), DoubtKind::Numbered, 7, None, now);
+        doubts.add(("/a", GUID), DoubtKind::Numbered, 7, None, now);
+        let both = [1, 2].map(|number| format!("{GUID}{number:010}"));
+        assert_eq!(strays(&mut doubts, &both.each_ref().map(|name| &**name)), both);
+        assert!(doubts.is_empty());
     }
 
     #[test]
