@@ -90,6 +90,8 @@ pub(super) struct Inner {
     late_until: Duration,
     /// How many such requests were carried out after newer ones.
     carried_out_late: u64,
+    /// Where their transactions are in the log.
+    late: BTreeSet<usize>,
     /// Which processes were stopped, and until when.
     stops: Vec<(Process, Duration)>,
     /// Which process panics, and after how many more requests.
@@ -280,6 +282,7 @@ impl World {
                 down_until: Duration::ZERO,
                 late_until: Duration::ZERO,
                 carried_out_late: 0,
+                late: BTreeSet::new(),
                 stops: Vec::new(),
                 panics: None,
                 effects: Vec::new(),
@@ -1069,7 +1072,11 @@ impl Inner {
         if let Some(newer) = one.connection.as_mut().filter(|_| is_overtaken) {
             newer.moved = true;
         }
+        let begin = self.log.len();
         let answer = self.process(link, server, request);
+        if is_overtaken {
+            self.late.extend(begin..self.log.len());
+        }
         trace!("session {}, late: {request:?} gets {answer:?}", self.links[link].session);
         self.carried_out_late += u64::from(is_overtaken && answer.is_ok());
     }
@@ -1297,9 +1304,10 @@ impl Inner {
         self.log.len()
     }
 
-    /// Returns the nodes created since then, with their owners and data.
+    /// Returns the nodes created since then, with their owners and data, but for those that were made late.
     pub(super) fn made_since(&self, then: usize) -> impl Iterator<Item = (&str, i64, &[u8])> {
-        self.log[then..].iter().filter_map(|transaction| match &transaction.change {
+        let in_time = (then..self.log.len()).filter(|at| !self.late.contains(at));
+        in_time.filter_map(|at| match &self.log[at].change {
             Change::Create { path, owner, data, .. } => Some((path.as_str(), *owner, &data[..])),
             _ => None,
         })
