@@ -46,7 +46,7 @@ impl Hold {
             // The lock node is gone, and so is our own below it.
             Err(Fault::NoNode) => {
                 self.check()?;
-                return Err(self.lost_error(LossReason::NodeDeleted));
+                return Err(self.lose(LossReason::NodeDeleted));
             }
             Err(fault) => {
                 // An earlier attempt may have made it.

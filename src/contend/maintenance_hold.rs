@@ -227,7 +227,7 @@ impl<'a> Maker<'a> {
             let path = match children.iter().filter_map(Ticket::parse).find(is_own) {
                 Some(own) => {
                     let path = path::join(lock_node, own.name());
-                    session.owned().settle_doubt(&path, false);
+                    session.owned().settle_doubt(&path, None);
                     path
                 }
                 None => {

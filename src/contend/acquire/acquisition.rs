@@ -526,7 +526,13 @@ impl Acquisition {
         let seen = Seen::by(&own.name, &listing.children, self.notes_holders, passes);
         let judged = listing.judged(&own.name);
         let verdict = self.rule().decide_but_for(&own.name, judged.iter(), passes);
-        if let Verdict::Blocked(watch) = &verdict {
+        // Who disagrees about the permits may be no contender.
+        let asks = match &verdict {
+            Verdict::Blocked(watch) => Some(watch),
+            Verdict::Disagreed(_) => Some(&Watch::Children),
+            _ => None,
+        };
+        if let Some(watch) = asks {
             let names = self.to_ask(own, watch, &judged, listing.watched);
             if !names.is_empty() {
                 return Action::AskOrigins { names };
@@ -760,6 +766,27 @@ mod tests {
             panic!()
         };
         assert_eq!(found, name(1, 4));
+    }
+
+    #[test]
+    fn who_disagrees_about_the_permits_is_asked_about_first() {
+        for contends in [false, true] {
+            let form = Form::of_permits(NodeNaming::Curator, 1, 3);
+            let mut one = Acquisition::new(form, true, Arc::default(), || Uuid::from_u128(1));
+            begin(&mut one);
+            let own = format!("{}0000000005", form.prefix(Uuid::from_u128(1)));
+            let children = [own.clone(), "x-lease-1-of-9-0000000004".to_owned()];
+            let made = Ok(OwnNode { name: own, czxid: Some(100) });
+            let entered = Input::Created { made, listing: Some(listing(1, &children)) };
+            let Action::AskOrigins { names } = one.step(entered) else { panic!() };
+            assert_eq!(names, children[1..]);
+            let origins = names.into_iter().map(|name| (name, contends)).collect();
+            assert!(matches!(one.step(Input::Origins(Ok(origins))), Action::List));
+            match one.step(listed(1, &children)) {
+                Action::Fail(error) => assert!(contends && error.kind() == ErrorKind::Conflict),
+                next => assert!(!contends && matches!(next, Action::Hold { .. }), "{next:?}"),
+            }
+        }
     }
 
     /// Behind a child that may be no contender, and one whose watch an ACL refuses.

@@ -738,7 +738,7 @@ impl Attempt<'_> {
         watched: bool,
         leaving: Vec<String>,
     ) -> Listing {
-        let lasting = stat.map(|stat| self.lasting.among(&self.node, stat.czxid, &children));
+        let lasting = stat.map(|stat| self.lasting.among(&self.node, &stat, &children));
         let lasting = lasting.unwrap_or_default();
         Listing { on, children, watched, leaving, lasting }
     }

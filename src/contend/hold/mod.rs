@@ -357,7 +357,7 @@ impl Hold {
     }
 
     /// Records a loss, and returns the error of the first one.
-    pub(super) fn lose(&self, why: LossReason) -> Error {
+    pub(crate) fn lose(&self, why: LossReason) -> Error {
         self.lost_error(self.held_node.watchdog.lose(why))
     }
 

@@ -62,11 +62,22 @@ struct Remembered {
     made_by: HashMap<String, i64>,
 }
 
+impl Remembered {
+    fn is_old(&self) -> bool {
+        rt::now().saturating_duration_since(self.since) > REMEMBERED_FOR
+    }
+}
+
 impl LastingChildren {
     pub(crate) fn note(&self, lock_node: &str, children: impl IntoIterator<Item = (String, i64)>) {
         let mut all = self.0.lock();
         let count = |one: &Remembered| one.made_by.len();
         let mut room = MOST_REMEMBERED.saturating_sub(all.values().map(count).sum());
+        if room == 0 {
+            // Perhaps of lock nodes that nobody lists any more.
+            all.retain(|_, one| !one.is_old());
+            room = MOST_REMEMBERED.saturating_sub(all.values().map(count).sum());
+        }
         for (name, czxid) in children {
             if room == 0 {
                 return;
@@ -83,17 +94,19 @@ impl LastingChildren {
         self.0.lock().contains_key(lock_node)
     }
 
-    /// Those of the children that last, if the lock node was made by this transaction.
+    /// Those of the children that last, as the list with the lock node's stat shows them.
     ///
     /// A lock node that is made anew begins its numbers anew: a contender may then have the very name of a node that has
-    /// lasted before. But it is younger than the new lock node, and what has lasted is older. (Nobody contends under a name
+    /// lasted before. But it is younger than the new lock node, and what has lasted is older; or, if the whole ensemble
+    /// was made anew, younger than any child was made or deleted. (Nobody contends under a name
     /// that a server has not numbered.) What a list does not show is forgotten, and everything after a while.
-    pub(crate) fn among(&self, lock_node: &str, made_by: i64, children: &Names) -> Vec<String> {
+    pub(crate) fn among(&self, lock_node: &str, stat: &Stat, children: &Names) -> Vec<String> {
         let mut all = self.0.lock();
         let Some(known) = all.get_mut(lock_node) else { return Vec::new() };
-        let is_known = |name: &&str| known.made_by.get(*name).is_some_and(|czxid| *czxid > made_by);
+        let fits = |czxid: &i64| *czxid > stat.czxid && *czxid <= stat.children_zxid;
+        let is_known = |name: &&str| known.made_by.get(*name).is_some_and(fits);
         let found: Vec<String> = children.iter().filter(is_known).map(str::to_owned).collect();
-        if found.is_empty() || rt::now().saturating_duration_since(known.since) > REMEMBERED_FOR {
+        if found.is_empty() || known.is_old() {
             all.remove(lock_node);
             return Vec::new();
         }
@@ -242,6 +255,11 @@ mod tests {
         assert!(ChildOrigin::Hidden.is_before(Some(1)));
     }
 
+    /// A lock node that was made by that transaction.
+    fn of(czxid: i64) -> Stat {
+        Stat { czxid, children_zxid: 100, ..Stat::default() }
+    }
+
     #[test]
     fn what_is_known_to_last_is_remembered_while_lists_show_it() {
         let known = LastingChildren::default();
@@ -249,11 +267,11 @@ mod tests {
         known.note("/a", [("x-0000000001".to_owned(), 11), ("y-0000000002".to_owned(), 12)]);
         assert!(known.has_any_of("/a") && !known.has_any_of("/b"));
         let both = names(&["x-0000000001", "y-0000000002"]);
-        assert_eq!(known.among("/a", 10, &both).len(), 2);
-        assert_eq!(known.among("/b", 10, &both).len(), 0);
-        assert_eq!(known.among("/a", 10, &names(&["x-0000000001"])), ["x-0000000001"]);
-        assert_eq!(known.among("/a", 10, &both), ["x-0000000001"], "it may be another one");
-        assert_eq!(known.among("/a", 10, &names(&[])).len(), 0);
+        assert_eq!(known.among("/a", &of(10), &both).len(), 2);
+        assert_eq!(known.among("/b", &of(10), &both).len(), 0);
+        assert_eq!(known.among("/a", &of(10), &names(&["x-0000000001"])), ["x-0000000001"]);
+        assert_eq!(known.among("/a", &of(10), &both), ["x-0000000001"], "it may be another one");
+        assert_eq!(known.among("/a", &of(10), &names(&[])).len(), 0);
         assert!(!known.has_any_of("/a"));
     }
 
@@ -262,8 +280,11 @@ mod tests {
         let known = LastingChildren::default();
         let children: Names = ["x-0000000001"].into_iter().collect();
         known.note("/a", [("x-0000000001".to_owned(), 11)]);
-        assert_eq!(known.among("/a", 12, &children).len(), 0);
+        assert_eq!(known.among("/a", &of(12), &children).len(), 0);
         assert!(!known.has_any_of("/a"));
+        // Nor of one in an ensemble that was made anew.
+        known.note("/a", [("x-0000000001".to_owned(), 101)]);
+        assert_eq!(known.among("/a", &of(1), &children).len(), 0);
     }
 
     #[test]
@@ -274,7 +295,7 @@ mod tests {
         known.note("/a", many.iter().map(|name| (name.clone(), 11)));
         known.note("/b", many.iter().map(|name| (name.clone(), 11)));
         let children: Names = many.iter().collect();
-        assert_eq!(known.among("/a", 10, &children).len(), MOST_REMEMBERED);
-        assert_eq!(known.among("/b", 10, &children).len(), 0);
+        assert_eq!(known.among("/a", &of(10), &children).len(), MOST_REMEMBERED);
+        assert_eq!(known.among("/b", &of(10), &children).len(), 0);
     }
 }

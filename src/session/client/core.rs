@@ -257,7 +257,6 @@ impl ClientCore {
         let _ = self.deadlock_warning.set(wait);
     }
 
-    /// After how much waiting a call looks for a deadlock, if it does.
     /// Sets, once, which contenders of recipes that are not known are waited for.
     pub(super) fn treat_foreign(&self, how: ForeignContenders) {
         let _ = self.foreign.set(Arc::new(how));
@@ -267,6 +266,7 @@ impl ClientCore {
         Arc::clone(self.foreign.get_or_init(Arc::default))
     }
 
+    /// After how much waiting a call looks for a deadlock, if it does.
     pub(crate) fn deadlock_warning(&self) -> Option<Duration> {
         self.deadlock_warning.get().copied()
     }

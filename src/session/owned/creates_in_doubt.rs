@@ -72,6 +72,9 @@ struct CreateInDoubt {
     /// How many requests of this name got no answer: each of them may still make a node, also when that of another
     /// one was found and deleted.
     requests: usize,
+    /// The transaction that made the node by which one of them was settled last: it may be seen again until it is
+    /// deleted.
+    found: Option<i64>,
 }
 
 impl CreatesInDoubt {
@@ -102,7 +105,8 @@ impl CreatesInDoubt {
             next: 0,
         });
         let mut forgotten = 0;
-        if of_parent.by_name.len() >= MOST_OF_PARENT || all_are_many {
+        let is_full = of_parent.by_name.len() >= MOST_OF_PARENT || all_are_many;
+        if is_full && !of_parent.by_name.contains_key(name) {
             let oldest = of_parent.by_name.iter().min_by_key(|(_, one)| one.number);
             if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
                 forgotten = of_parent.by_name.remove(&oldest).map_or(0, |one| one.bytes);
@@ -116,7 +120,7 @@ impl CreatesInDoubt {
         of_parent.next += 1;
         let number = of_parent.next;
         let meant = meant.map_or_else(Weak::new, StillMeant::held);
-        let one = CreateInDoubt { number, kind, bytes, meant, requests: 1 };
+        let one = CreateInDoubt { number, kind, bytes, meant, requests: 1, found: None };
         match of_parent.by_name.entry(name.into()) {
             Entry::Vacant(entry) => {
                 entry.insert(one);
@@ -125,8 +129,8 @@ impl CreatesInDoubt {
             Entry::Occupied(mut entry) => {
                 // Counted once.
                 forgotten += entry.get().bytes;
-                let requests = entry.get().requests + 1;
-                entry.insert(CreateInDoubt { requests, ..one });
+                let (requests, found) = (entry.get().requests + 1, entry.get().found);
+                entry.insert(CreateInDoubt { requests, found, ..one });
             }
         }
         forgotten
@@ -171,16 +175,26 @@ impl CreatesInDoubt {
     }
 
     /// A create of that node is no longer in doubt, as the node was found. Returns for how many bytes it counted, if no
-    /// other one of this name is in doubt. A node that others may have made tells nothing of it, unless it is `certain`.
-    pub(super) fn settle(&mut self, parent: &str, name: &str, certain: bool) -> usize {
+    /// other one of this name is in doubt. A node that others may have made tells nothing of it, unless it is certain to
+    /// be one of these: made by this transaction.
+    pub(super) fn settle(&mut self, parent: &str, name: &str, czxid: Option<i64>) -> usize {
         let Some(of_parent) = self.by_parent.get_mut(parent) else { return 0 };
-        let is_told = |one: &CreateInDoubt| certain || one.kind == DoubtKind::Numbered;
+        let is_told = |one: &CreateInDoubt| czxid.is_some() || one.kind == DoubtKind::Numbered;
         let made = of_parent.maker_of(name).filter(|(_, one)| is_told(one));
         let Some((key, _)) = made else { return 0 };
+        if let Some(one) = of_parent.by_name.get_mut(key) {
+            one.found = czxid;
+        }
         let Some(bytes) = of_parent.settle(key) else { return 0 };
         self.count -= 1;
         self.tidy(parent);
         bytes
+    }
+
+    /// Whether a request of that name is in doubt, and was not settled by this node, made by that transaction.
+    pub(super) fn may_have_made(&self, parent: &str, name: &str, czxid: i64) -> bool {
+        let one = self.by_parent.get(parent).and_then(|one| one.by_name.get(name));
+        one.is_some_and(|one| one.found != Some(czxid))
     }
 
     fn tidy(&mut self, parent: &str) {
@@ -301,10 +315,10 @@ mod tests {
         drop(meant);
         assert_eq!(strays(&mut doubts, &[&name]), [&*name]);
         let mut doubts = numbered(Instant::now());
-        assert_eq!([(); 2].map(|()| doubts.settle("/a", &name, false)), [7, 0]);
+        assert_eq!([(); 2].map(|()| doubts.settle("/a", &name, None)), [7, 0]);
         assert!(doubts.is_empty());
         doubts.add(("/a", "m"), DoubtKind::Named, 7, None, (Instant::now(), 1));
-        assert_eq!([false, true].map(|certain| doubts.settle("/a", "m", certain)), [0, 7]);
+        assert_eq!([None, Some(9)].map(|czxid| doubts.settle("/a", "m", czxid)), [0, 7]);
     }
 
     /// A request that is made again under the same name may be carried out once more when the first node was deleted.
@@ -314,7 +328,11 @@ mod tests {
         let mut doubts = CreatesInDoubt::default();
         let forgotten = [(); 3].map(|()| doubts.add(("/a", "m"), DoubtKind::Named, 7, None, now));
         assert_eq!((forgotten, doubts.count), ([0, 7, 7], 1));
-        assert_eq!([(); 4].map(|()| doubts.settle("/a", "m", true)), [0, 0, 7, 0]);
+        assert!(doubts.may_have_made("/a", "m", 9));
+        assert_eq!(doubts.settle("/a", "m", Some(9)), 0);
+        assert!(!doubts.may_have_made("/a", "m", 9), "until it is deleted");
+        assert!(doubts.may_have_made("/a", "m", 10));
+        assert_eq!([10, 11, 12].map(|czxid| doubts.settle("/a", "m", Some(czxid))), [0, 7, 0]);
         assert!(doubts.is_empty());
         doubts.add(("/a", GUID), DoubtKind::Numbered, 7, None, now);
         doubts.add(("/a", GUID), DoubtKind::Numbered, 7, None, now);

@@ -225,7 +225,7 @@ impl OwnedNodes {
     /// The node is found to be this session's own, and somebody relies on it.
     pub(crate) fn own(&self, path: &str) {
         let mut state = self.state.lock();
-        state.settle_doubt(path, false);
+        state.settle_doubt(path, None);
         state.own(path);
     }
 
@@ -277,13 +277,7 @@ impl OwnedNodes {
     /// The node was found and deleted.
     pub(super) fn deleted(&self, path: &str) {
         self.forget(path);
-        self.settle_doubt(path, false);
-    }
-
-    /// Whether somebody relies on the node, or creates one of this name.
-    pub(super) fn is_wanted(&self, path: &str) -> bool {
-        let state = self.state.lock();
-        state.live.contains(path) || state.named.iter().any(|name| **name == *path)
+        self.settle_doubt(path, None);
     }
 
     // ----- creates in doubt
@@ -294,8 +288,9 @@ impl OwnedNodes {
             return Vec::new();
         }
         let mut state = self.state.lock();
-        let OwnedState { live, doubts, .. } = &mut *state;
-        let others = children.iter().filter(|name| !live.contains(&*path::join(parent, name)));
+        let OwnedState { live, leaving, doubts, .. } = &mut *state;
+        let is_known = |path: &str| live.contains(path) || leaving.contains(path);
+        let others = children.iter().filter(|name| !is_known(&path::join(parent, name)));
         let (strays, bytes) = doubts.take_strays(parent, others);
         state.bytes = state.bytes.saturating_sub(bytes);
         strays
@@ -306,11 +301,18 @@ impl OwnedNodes {
         self.state.lock().doubts.named(parent, children.iter())
     }
 
-    /// The node was found; `certain` if it is this session's own and nobody relies on it.
-    pub(crate) fn settle_doubt(&self, path: &str, certain: bool) {
+    /// The node was found; with the transaction that made it if it is this session's own and nobody relies on it.
+    pub(crate) fn settle_doubt(&self, path: &str, czxid: Option<i64>) {
         if self.has_doubts.load(Ordering::SeqCst) {
-            self.state.lock().settle_doubt(path, certain);
+            self.state.lock().settle_doubt(path, czxid);
         }
+    }
+
+    /// Whether a create in doubt may have made that node, and nobody relies on it or creates one of this name.
+    pub(super) fn is_stray(&self, path: &str, czxid: i64) -> bool {
+        let state = self.state.lock();
+        let is_wanted = state.live.contains(path) || state.named.iter().any(|name| **name == *path);
+        !is_wanted && state.doubts.may_have_made(path::parent(path), path::last(path), czxid)
     }
 
     #[cfg(all(test, not(shuttle)))]
@@ -374,8 +376,8 @@ impl OwnedState {
         }
     }
 
-    fn settle_doubt(&mut self, path: &str, certain: bool) {
-        let bytes = self.doubts.settle(path::parent(path), path::last(path), certain);
+    fn settle_doubt(&mut self, path: &str, czxid: Option<i64>) {
+        let bytes = self.doubts.settle(path::parent(path), path::last(path), czxid);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 }

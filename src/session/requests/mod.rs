@@ -393,9 +393,9 @@ impl Verbs {
     }
 
     /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip
-    /// if possible; `with_stat`, with the parent's stat. If the caller's time limit is over before the answer comes, `late` is called
-    /// with it, on a thread on which it may only signal; with an ended session if it will never come. After a
-    /// lost answer the node may still be made at any time: as long as `meant` lives, the caller may
+    /// if possible; `with_stat`, with the parent's stat. If the caller's time limit is over before the
+    /// answer comes, `late` is called with it, on a thread on which it may only signal; with an ended
+    /// session if it will never come. After a lost answer the node may still be made at any time: as long as `meant` lives, the caller may
     /// [own](OwnedNodes::own) it; after that it is deleted when it appears.
     pub(crate) fn enter(
         &self,
@@ -558,14 +558,21 @@ impl Verbs {
     /// session has created one of the same name since. Without permission to read the node, the two
     /// cannot be told apart.
     pub(crate) fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
+        let mut is_replaced = false;
         // Looks again each time: the node may have been replaced meanwhile.
         let deleted = self.patiently(|| match self.confirm_once(path) {
-            Ok(Some(stat)) if stat.czxid != czxid => Err(Fault::NoNode),
+            Ok(Some(stat)) if stat.czxid != czxid => {
+                is_replaced = true;
+                Err(Fault::NoNode)
+            }
             Ok(None) => Err(Fault::NoNode),
             Ok(Some(_)) | Err(Fault::NoAuth) => self.ask_once(Request::delete(path)).map(drop),
             Err(fault) => Err(fault),
         });
-        self.owned.note_delete(path, &deleted);
+        // The one in its place may be somebody's of this session.
+        if !is_replaced {
+            self.owned.note_delete(path, &deleted);
+        }
         deleted
     }
 

@@ -84,8 +84,8 @@ impl Strays {
         for name in owned.named_in_doubt(parent, names) {
             let path = path::join(parent, &name);
             let Ok(Some(stat)) = session.exists(&path, false) else { continue };
-            if stat.ephemeral_owner == session.id() && !owned.is_wanted(&path) {
-                owned.settle_doubt(&path, true);
+            if stat.ephemeral_owner == session.id() && owned.is_stray(&path, stat.czxid) {
+                owned.settle_doubt(&path, Some(stat.czxid));
                 self.report(&path);
                 self.reaper.delete_named(session, path, stat.czxid);
             }
