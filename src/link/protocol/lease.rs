@@ -243,7 +243,7 @@ mod tests {
     fn the_readme_tells_what_is_left() {
         let number = |cell: &str| cell.trim().trim_matches('*').strip_suffix(" s")?.parse().ok();
         let mut rows = 0;
-        for line in include_str!("../../README.md").lines() {
+        for line in include_str!("../../../README.md").lines() {
             let cells: Vec<f64> = line.split('|').filter_map(number).collect();
             let [timeout, unstated, stated, _] = cells[..] else { continue };
             let usual = USUAL_TICK.as_secs_f64().min(timeout / 2.0);
