@@ -11,7 +11,8 @@ use crate::contenders_in_words::{
     Ages, as_arguments, held, held_by, is_at, lasting, node, visible, what_releases, who,
 };
 use crate::exit::{Exit, Failure};
-use crate::look::contender_json_and_kinds::{as_json, is_orphan, lock_at, lock_on};
+use crate::look::contender_json_and_kinds::{as_json, is_orphan, lock_on};
+use crate::look::path_without_contenders::PathWithoutContenders;
 use crate::look::watch_and_wait::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::output::{print_json, say};
@@ -20,8 +21,9 @@ use crate::output::{print_json, say};
 const DIGITS: usize = 10;
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
-    let lock = global.path(&options.lock)?;
-    let lock = lock_at(global, &lock)?;
+    let place = global.path(&options.lock)?;
+    let client = global.connect()?;
+    let lock = lock_on(&client, &place);
     let is_meant = |one: &Contender| options.node.as_ref().is_none_or(|node| is_at(one, node));
     let all = lock.contenders()?.into_iter();
     let found = all.filter(|one| one.holds && is_meant(one));
@@ -41,7 +43,9 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     }
     if count == 0 {
         if deaf.is_empty() {
-            say(&options.lock, "nobody holds it");
+            let leader = PathWithoutContenders::at(&client, &place.path)?;
+            let leader = leader.leader_node().map(|_| leader.in_words());
+            say(&options.lock, leader.as_deref().unwrap_or("nobody holds it"));
         }
         return Ok(Exit::No);
     }

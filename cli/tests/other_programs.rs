@@ -159,6 +159,10 @@ fn a_leader_s_node_without_a_number_is_never_free() {
         let (code, _, err) = site.zklock(&["wait", path, "-w", "1s"]);
         assert_eq!(code, 124, "{err}");
         is_said(&err);
+        let (code, _, err) = site.zklock(&["ask", path]);
+        assert_eq!(code, 1, "{err}");
+        is_said(&err);
+        is_said(&site.zklock(&["watch", path, "--for", "1s"]).2);
         let shown = site.json(&["show", path]);
         assert_eq!(shown["leader_node"]["node"], "/service/x/leader");
         assert_eq!(shown["leader_node"]["data"], "n1");

@@ -8,18 +8,11 @@ use zklock::{Client, Contender, ContenderKind, DistributedRwLock, LockKind, Unli
 
 use crate::connect::Lock;
 use crate::contenders_in_words::{Ages, lasting, visible};
-use crate::exit::Failure;
-use crate::options::Global;
 use crate::output::complain;
 
 /// The lock of this path, of whatever kind its contenders are.
 ///
 /// As a read/write lock, because its observers look at all holders; those of a mutex look at the first.
-pub(crate) fn lock_at(global: &Global, lock: &Lock) -> Result<DistributedRwLock, Failure> {
-    Ok(lock_on(&global.connect()?, lock))
-}
-
-/// The same on this client.
 pub(crate) fn lock_on(client: &Client, lock: &Lock) -> DistributedRwLock {
     DistributedRwLock::new(client, &lock.base, &lock.name)
 }

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use zklock::{Cancel, Client, Contender, DistributedRwLock, ErrorKind, Wait};
 
-use super::contender_json_and_kinds::{as_json, lock_at, lock_on};
+use super::contender_json_and_kinds::{as_json, lock_on};
 use super::hold_times_by_client::{Share, Shares};
 use super::path_without_contenders::{LeaderNode, NO_SUCH_NODE, PathWithoutContenders};
 use crate::contenders_in_words::{Ages, client, held, held_by, lasting, lasting_short, who};
@@ -27,7 +27,8 @@ pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
     if options.span.is_some_and(|span| span.is_zero()) {
         return Err(Failure::usage("--for needs more than no time"));
     }
-    let lock = lock_at(global, &path)?;
+    let client = global.connect()?;
+    let lock = lock_on(&client, &path);
     let mut changes = lock.observe();
     let mut is_known = true;
     let (begin, mut seen) = (Instant::now(), None::<Shares>);
@@ -60,6 +61,12 @@ pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
             say(&options.lock, text);
         }
         let Some(holders) = change else { continue };
+        if seen.is_none() && holders.is_empty() {
+            let without = PathWithoutContenders::at(&client, &path.path)?;
+            if without.leader_node().is_some() {
+                say(&options.lock, &without.in_words());
+            }
+        }
         let now = Instant::now();
         seen.get_or_insert_with(|| Shares::since(now)).held_by(&holders, now);
         if !print_holders(global, &path.path, &holders)? {
