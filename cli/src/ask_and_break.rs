@@ -12,8 +12,8 @@ use crate::contenders_in_words::{
 };
 use crate::exit::{Exit, Failure};
 use crate::look::contender_json_and_kinds::{as_json, is_orphan, lock_on};
-use crate::look::path_without_contenders::PathWithoutContenders;
-use crate::look::watch_and_wait::wait_until;
+use crate::look::path_without_contenders::{LeaderNode, PathWithoutContenders};
+use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::output::{print_json, say};
 
@@ -43,8 +43,8 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     }
     if count == 0 {
         if deaf.is_empty() {
-            let leader = PathWithoutContenders::at(&client, &place.path)?;
-            let leader = leader.leader_node().map(|_| leader.in_words());
+            let without = PathWithoutContenders::at(&client, &place.path)?;
+            let leader = without.leader_node().map(LeaderNode::in_words);
             say(&options.lock, leader.as_deref().unwrap_or("nobody holds it"));
         }
         return Ok(Exit::No);

@@ -19,8 +19,8 @@ use crate::contenders_in_words::{held_by, is_at, lasting, number, quoted};
 use crate::exit::{Exit, Failure, ignored_signals};
 use crate::local_time::{in_full, to_come};
 use crate::look::contender_json_and_kinds::as_json;
-use crate::look::doctor_clock::time_of_ensemble;
 use crate::look::path_without_contenders::LeaderNode;
+use crate::look::time_of_ensemble;
 use crate::options::{Global, Hold, Release};
 use crate::output::{print_json, say};
 

@@ -90,23 +90,21 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
                 "run and lead need Linux, where a guard process can end all that a command starts";
             (String::new(), Err(Failure::usage(why)))
         }
-        Action::Ls(ls) => (String::new(), look::ls::ls(&global, &ls)),
-        Action::Show(one) => (one.lock.clone(), look::show_test_leader::show(&global, &one)),
-        Action::Graph(graph) => (String::new(), look::graph::graph(&global, &graph)),
-        Action::Deadlocks(options) => {
-            (String::new(), look::deadlocks::deadlocks(&global, &options))
-        }
-        Action::Check(check) => (String::new(), look::check::check(&global, &check)),
-        Action::Top(top) => (String::new(), look::top::top(&global, &top)),
+        Action::Ls(ls) => (String::new(), look::ls(&global, &ls)),
+        Action::Show(one) => (one.lock.clone(), look::show(&global, &one)),
+        Action::Graph(graph) => (String::new(), look::graph(&global, &graph)),
+        Action::Deadlocks(options) => (String::new(), look::deadlocks(&global, &options)),
+        Action::Check(check) => (String::new(), look::check(&global, &check)),
+        Action::Top(top) => (String::new(), look::top(&global, &top)),
         Action::Serve(options) => (String::new(), serve::serve(&global, &options)),
-        Action::Watch(one) => (one.lock.clone(), look::watch_and_wait::watch(&global, &one)),
-        Action::Test(one) => (one.lock.clone(), look::show_test_leader::test(&global, &one)),
-        Action::Wait(one) => (one.lock.clone(), look::watch_and_wait::wait(&global, &one)),
+        Action::Watch(one) => (one.lock.clone(), look::watch(&global, &one)),
+        Action::Test(one) => (one.lock.clone(), look::test(&global, &one)),
+        Action::Wait(one) => (one.lock.clone(), look::wait(&global, &one)),
         Action::Ask(ask) => (ask.lock.clone(), ask_and_break::ask(&global, &ask)),
         Action::Break(one) => (one.lock.clone(), ask_and_break::break_lock(&global, &one)),
         Action::Hold(hold) => (hold.lock.clone(), hold_and_release::hold(&global, &hold)),
         Action::Release(one) => (one.lock.clone(), hold_and_release::release(&global, &one)),
-        Action::Doctor(doctor) => (String::new(), look::doctor::doctor(&global, &doctor)),
+        Action::Doctor(doctor) => (String::new(), look::doctor(&global, &doctor)),
         Action::Token(Token::Check(check)) => (String::new(), token_check::check(&check)),
         Action::Completions { shell } => {
             let mut text = Vec::new();
@@ -114,7 +112,7 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
             (String::new(), output::print_text(&text).map(|_| Exit::Success))
         }
         Action::Man(man) => (String::new(), print_manual(&man)),
-        Action::Leader(one) => (one.lock.clone(), look::show_test_leader::leader(&global, &one)),
+        Action::Leader(one) => (one.lock.clone(), look::leader(&global, &one)),
     }
 }
 

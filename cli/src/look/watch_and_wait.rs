@@ -63,8 +63,8 @@ pub(crate) fn watch(global: &Global, options: &Watch) -> Result<Exit, Failure> {
         let Some(holders) = change else { continue };
         if seen.is_none() && holders.is_empty() {
             let without = PathWithoutContenders::at(&client, &path.path)?;
-            if without.leader_node().is_some() {
-                say(&options.lock, &without.in_words());
+            if let Some(node) = without.leader_node() {
+                say(&options.lock, &node.in_words());
             }
         }
         let now = Instant::now();
