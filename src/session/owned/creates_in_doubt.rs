@@ -148,7 +148,7 @@ impl CreatesInDoubt {
         for name in children {
             let Some((key, one)) = of_parent.maker_of(name) else { continue };
             if one.kind == DoubtKind::Numbered && !one.is_meant() {
-                if let Some(settled) = of_parent.settle(key) {
+                if let Some(settled) = of_parent.settle(key, None) {
                     bytes += settled;
                     self.count -= 1;
                 }
@@ -182,10 +182,7 @@ impl CreatesInDoubt {
         let is_told = |one: &CreateInDoubt| czxid.is_some() || one.kind == DoubtKind::Numbered;
         let made = of_parent.maker_of(name).filter(|(_, one)| is_told(one));
         let Some((key, _)) = made else { return 0 };
-        if let Some(one) = of_parent.by_name.get_mut(key) {
-            one.found = czxid;
-        }
-        let Some(bytes) = of_parent.settle(key) else { return 0 };
+        let Some(bytes) = of_parent.settle(key, czxid) else { return 0 };
         self.count -= 1;
         self.tidy(parent);
         bytes
@@ -225,9 +222,11 @@ impl CreatesInDoubt {
 }
 
 impl ParentInDoubt {
-    /// One request of this name is no longer in doubt. If it was the last one, returns for how many bytes they counted.
-    fn settle(&mut self, name: &str) -> Option<usize> {
+    /// One request of this name is no longer in doubt: it made the node of that transaction, if that is known. If it was
+    /// the last one, returns for how many bytes they counted.
+    fn settle(&mut self, name: &str, czxid: Option<i64>) -> Option<usize> {
         let one = self.by_name.get_mut(name)?;
+        one.found = czxid;
         one.requests -= 1;
         if one.requests > 0 {
             return None;
