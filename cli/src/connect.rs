@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use zklock::{Acl, Client, ClientBuilder, Sasl, Tls};
 
+use crate::args::Global;
 use crate::exit::Failure;
-use crate::options::Global;
 use crate::output::say;
 
 impl Global {

@@ -1,50 +1,38 @@
 //! `zklock`: runs commands under ZooKeeper locks, and shows who holds and who waits.
 //!
-//! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
-//! locks, `serve` serves them by HTTP, `ask_and_break` asks holders to release and breaks locks, `hold_and_release` holds
-//! locks without a process, `token_check` compares fencing tokens. `exit` has the exit codes, `connect` a client with the
-//! settings given, `beside_other_programs` keeps new locks out of other programs' way, `contenders_in_words`,
-//! `maintenance_words`, `local_time`, `table`, `log_lines` and `manual` are what people read, `output` and
-//! `background_writer` how they get it without holding anybody up, `lease_budget` what time a command has to end,
-//! `on_loss_and_on_ask` what is done to it then.
+//! The map: `args` is what it is told; `run` runs commands, `look` shows locks, `doctor` looks for what is wrong, `top`
+//! shows all locks as they change, `serve` serves them by HTTP, and `act` asks holders, breaks, holds and releases locks,
+//! and compares fencing tokens. `words` and `output` are what people read, and how they get it without holding anybody up.
+//! `connect` is a client with the settings given, `exit` has the exit codes, `lease_budget` says what time a command has
+//! to end.
 
 #![forbid(unsafe_code)]
 // What only `run` and `lead` use is compiled elsewhere, too.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
-mod ask_and_break;
-mod background_writer;
-mod beside_other_programs;
-mod config;
+mod act;
+mod args;
 mod connect;
-mod contenders_in_words;
+mod doctor;
 mod exit;
-mod hold_and_release;
 mod lease_budget;
-mod local_time;
-mod log_lines;
 mod look;
-mod maintenance_words;
-mod manual;
-#[cfg(target_os = "linux")]
-mod on_loss_and_on_ask;
-mod options;
 mod output;
 #[cfg(target_os = "linux")]
 mod run;
 mod serve;
-mod table;
-mod token_check;
+mod top;
+mod words;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
+use crate::args::{Action, Man, Options, Token};
 use crate::exit::{Exit, Failure};
-use crate::options::{Action, Man, Options, Token};
 
 fn main() -> ExitCode {
-    let definition = match config::definition() {
+    let definition = match args::definition() {
         Ok(definition) => definition,
         Err(failure) => {
             output::complain("", &failure.message);
@@ -61,7 +49,7 @@ fn main() -> ExitCode {
             return ExitCode::from(exit.code());
         }
     };
-    log_lines::show(options.global.verbose);
+    output::show_log(options.global.verbose);
     if options.global.quiet {
         output::be_quiet();
     }
@@ -95,17 +83,17 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
         Action::Graph(graph) => (String::new(), look::graph(&global, &graph)),
         Action::Deadlocks(options) => (String::new(), look::deadlocks(&global, &options)),
         Action::Check(check) => (String::new(), look::check(&global, &check)),
-        Action::Top(top) => (String::new(), look::top(&global, &top)),
+        Action::Top(top) => (String::new(), top::top(&global, &top)),
         Action::Serve(options) => (String::new(), serve::serve(&global, &options)),
         Action::Watch(one) => (one.lock.clone(), look::watch(&global, &one)),
         Action::Test(one) => (one.lock.clone(), look::test(&global, &one)),
         Action::Wait(one) => (one.lock.clone(), look::wait(&global, &one)),
-        Action::Ask(ask) => (ask.lock.clone(), ask_and_break::ask(&global, &ask)),
-        Action::Break(one) => (one.lock.clone(), ask_and_break::break_lock(&global, &one)),
-        Action::Hold(hold) => (hold.lock.clone(), hold_and_release::hold(&global, &hold)),
-        Action::Release(one) => (one.lock.clone(), hold_and_release::release(&global, &one)),
-        Action::Doctor(doctor) => (String::new(), look::doctor(&global, &doctor)),
-        Action::Token(Token::Check(check)) => (String::new(), token_check::check(&check)),
+        Action::Ask(ask) => (ask.lock.clone(), act::ask(&global, &ask)),
+        Action::Break(one) => (one.lock.clone(), act::break_lock(&global, &one)),
+        Action::Hold(hold) => (hold.lock.clone(), act::hold(&global, &hold)),
+        Action::Release(one) => (one.lock.clone(), act::release(&global, &one)),
+        Action::Doctor(doctor) => (String::new(), doctor::doctor(&global, &doctor)),
+        Action::Token(Token::Check(check)) => (String::new(), act::check(&check)),
         Action::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Options::command(), "zklock", &mut text);
@@ -118,7 +106,7 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
 
 fn print_manual(options: &Man) -> Result<Exit, Failure> {
     match &options.all {
-        Some(folder) => manual::write_all(folder).map(|()| Exit::Success),
-        None => output::print_text(&manual::page_of(&options.subcommand)?).map(|_| Exit::Success),
+        Some(folder) => args::write_all(folder).map(|()| Exit::Success),
+        None => output::print_text(&args::page_of(&options.subcommand)?).map(|_| Exit::Success),
     }
 }

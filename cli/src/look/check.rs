@@ -10,12 +10,10 @@ use super::contender_json_and_kinds::lock_on;
 use super::deadlocks::{in_a_sentence, look_for_deadlocks};
 use super::may_hold_too::{is_named_by_kazoo, why_and_what_to_do};
 use super::path_without_contenders::{LeaderNode, NO_SUCH_NODE, PathWithoutContenders};
-use crate::contenders_in_words::{
-    Ages, as_arguments, held, lasting, parent, quoted, what_releases, who,
-};
+use crate::args::{Check, Global};
 use crate::exit::{Exit, Failure};
-use crate::options::{Check, Global};
 use crate::output::{print, print_json};
+use crate::words::{Ages, as_arguments, held, lasting, parent, quoted, what_releases, who};
 
 /// In the order of how bad it is, but for what is not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

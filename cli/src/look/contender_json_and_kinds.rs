@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use zklock::{Client, Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedReason};
 
 use crate::connect::Lock;
-use crate::contenders_in_words::{Ages, lasting, visible};
 use crate::output::complain;
+use crate::words::{Ages, lasting, visible};
 
 /// The lock of this path, of whatever kind its contenders are.
 ///
@@ -30,7 +30,7 @@ pub(crate) fn as_json(one: &Contender) -> Value {
         "host": one.host,
         "pid": one.process,
         "program": one.program,
-        "label": crate::contenders_in_words::note(one),
+        "label": crate::words::note(one),
         "maintenance": one.maintenance().map(|hold| json!({
             "reason": hold.reason,
             "made_by": hold.made_by,
@@ -56,7 +56,7 @@ pub(crate) fn is_orphan(one: &Contender) -> bool {
 }
 
 /// Says that the ages that were printed are too short, if that is known.
-pub(super) fn warn_of_the_clock(ages: Ages) {
+pub(crate) fn warn_of_the_clock(ages: Ages) {
     if let Some(behind) = ages.clock_is_behind() {
         let text = format!(
             "this host's clock is at least {} behind the ensemble's, so QUEUED is too short",
@@ -100,7 +100,7 @@ pub(crate) fn kind_and_recipe(of: &Contender) -> String {
 /// The kind of a lock in a word.
 ///
 /// An election is a mutex: their nodes look alike.
-pub(super) fn lock_kind(of: LockKind) -> &'static str {
+pub(crate) fn lock_kind(of: LockKind) -> &'static str {
     match of {
         LockKind::Mutex => "mutex",
         LockKind::ReadWrite => "read/write",

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use zklock::{Client, Deadlock, WaitingHolder, Waits};
 
 use super::contender_json_and_kinds::{as_json, why_unlisted};
-use crate::contenders_in_words::{Ages, as_arguments, lasting, parent, visible, who};
+use crate::args::{Deadlocks, Global};
 use crate::exit::{Exit, Failure};
-use crate::options::{Deadlocks, Global};
 use crate::output::{complain, print, print_json, say};
+use crate::words::{Ages, as_arguments, lasting, parent, visible, who};
 
 /// Two looks this far apart tell a deadlock from waits that go on.
 pub(crate) const BETWEEN_LOOKS: Duration = Duration::from_millis(3_050);
@@ -44,7 +44,7 @@ pub(crate) fn deadlocks(global: &Global, options: &Deadlocks) -> Result<Exit, Fa
 }
 
 /// Looks once, and a second time if the first look shows any; `None` if there is no such node.
-pub(super) fn look_for_deadlocks(
+pub(crate) fn look_for_deadlocks(
     client: &Client,
     base: &str,
 ) -> Result<Option<(Waits, Vec<Deadlock>)>, Failure> {
@@ -59,7 +59,7 @@ pub(super) fn look_for_deadlocks(
 }
 
 /// Says which locks and contenders the look did not see, and returns how many there are.
-pub(super) fn say_what_was_left_out(waits: &Waits) -> usize {
+pub(crate) fn say_what_was_left_out(waits: &Waits) -> usize {
     for (path, reason) in &waits.unlisted {
         complain("", &visible(&format!("{path} {}", why_unlisted(*reason))));
     }
@@ -123,7 +123,7 @@ fn last(deadlock: &Deadlock) -> Option<String> {
 }
 
 /// The deadlock in one sentence, for a list of findings, with the command that ends it.
-pub(super) fn in_a_sentence(deadlock: &Deadlock, ages: Ages) -> String {
+pub(crate) fn in_a_sentence(deadlock: &Deadlock, ages: Ages) -> String {
     let next = what_ends(deadlock).map(|[ask, _]| format!(" ({ask})")).unwrap_or_default();
     format!("{}{next}", in_words(deadlock, ages))
 }

@@ -7,10 +7,10 @@ use zklock::{Contender, Waits};
 
 use super::contender_json_and_kinds::as_json;
 use super::deadlocks::say_what_was_left_out;
-use crate::contenders_in_words::{Ages, held, lock_of_room, parent, who};
+use crate::args::{Global, Graph};
 use crate::exit::{Exit, Failure};
-use crate::options::{Global, Graph};
 use crate::output::{print, print_json, say};
+use crate::words::{Ages, held, lock_of_room, parent, who};
 
 /// So many waiters of a lock are shown one by one.
 const MOST_WAITERS: usize = 10;

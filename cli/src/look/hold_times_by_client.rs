@@ -4,22 +4,22 @@ use std::time::{Duration, Instant};
 
 use zklock::Contender;
 
-use crate::contenders_in_words::client;
+use crate::words::client;
 
 /// What one client had of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(crate) struct Share {
     /// Without the process, which is another one for each run of a job.
-    pub(super) client: String,
+    pub(crate) client: String,
     /// How many of its contenders were seen to hold.
-    pub(super) times: u32,
+    pub(crate) times: u32,
     /// How long at least one of them held.
-    pub(super) held: Duration,
+    pub(crate) held: Duration,
 }
 
 /// Collects the shares of what is seen.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(crate) struct Shares {
     all: Vec<Share>,
     /// Who holds, by node and client.
     holders: Vec<(String, String)>,
@@ -32,7 +32,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    pub(super) fn since(start: Instant) -> Shares {
+    pub(crate) fn since(start: Instant) -> Shares {
         Shares {
             all: Vec::new(),
             holders: Vec::new(),
@@ -44,12 +44,12 @@ impl Shares {
     }
 
     /// For how long it has been watched.
-    pub(super) fn span(&self, now: Instant) -> Duration {
+    pub(crate) fn span(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.start)
     }
 
     /// From now on, these hold.
-    pub(super) fn held_by(&mut self, holders: &[Contender], now: Instant) {
+    pub(crate) fn held_by(&mut self, holders: &[Contender], now: Instant) {
         self.hold(holders.iter().map(|one| (one.path.clone(), client(one))).collect(), now);
     }
 
@@ -66,13 +66,13 @@ impl Shares {
     }
 
     /// From now on, it is known who holds, or it is not.
-    pub(super) fn set_known(&mut self, is_known: bool, now: Instant) {
+    pub(crate) fn set_known(&mut self, is_known: bool, now: Instant) {
         self.count_until(now);
         self.is_known = is_known;
     }
 
     /// The shares, the longest first, and for how long it was not known who holds.
-    pub(super) fn until(mut self, end: Instant) -> (Vec<Share>, Duration) {
+    pub(crate) fn until(mut self, end: Instant) -> (Vec<Share>, Duration) {
         self.count_until(end);
         self.all.sort_by_key(|one| std::cmp::Reverse(one.held));
         (self.all, self.unknown)

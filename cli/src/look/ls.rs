@@ -8,11 +8,11 @@ use zklock::{Contender, ContenderKind, ListedLock, LockKind, LockList};
 use super::contender_json_and_kinds::{
     as_json, kind_and_recipe, lock_kind, permits, warn_of_the_clock, why_unlisted,
 };
-use crate::contenders_in_words::{Ages, visible, who};
+use crate::args::{Global, Ls};
 use crate::exit::{Exit, Failure};
-use crate::options::{Global, Ls};
+use crate::output::print_table;
 use crate::output::{complain, print_json, say};
-use crate::table::print_table;
+use crate::words::{Ages, visible, who};
 
 pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
     let base = global.base(options.path.as_deref());
@@ -78,15 +78,15 @@ fn print_list(list: &LockList) -> Result<(), Failure> {
 }
 
 /// A lock in a table.
-pub(super) struct Row {
-    pub(super) path: String,
-    pub(super) kind: String,
-    pub(super) held_by: String,
+pub(crate) struct Row {
+    pub(crate) path: String,
+    pub(crate) kind: String,
+    pub(crate) held_by: String,
     /// The node of the first holder, if it is known.
-    pub(super) holder: Option<String>,
+    pub(crate) holder: Option<String>,
     /// When the first contender queued, if it is known.
-    pub(super) since: Option<SystemTime>,
-    pub(super) waiters: usize,
+    pub(crate) since: Option<SystemTime>,
+    pub(crate) waiters: usize,
 }
 
 impl From<&ListedLock> for Row {
@@ -104,7 +104,7 @@ impl From<&ListedLock> for Row {
 }
 
 impl Row {
-    pub(super) fn cells(&self, ages: Ages) -> Vec<String> {
+    pub(crate) fn cells(&self, ages: Ages) -> Vec<String> {
         vec![
             self.path.clone(),
             self.kind.clone(),
@@ -115,7 +115,7 @@ impl Row {
     }
 }
 
-pub(super) fn ages(rows: &[Row]) -> Ages {
+pub(crate) fn ages(rows: &[Row]) -> Ages {
     Ages::among(rows.iter().map(|row| row.since))
 }
 

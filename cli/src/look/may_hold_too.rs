@@ -2,7 +2,7 @@
 
 use zklock::{Contender, ContenderKind};
 
-use crate::contenders_in_words::{node, visible, who};
+use crate::words::{node, visible, who};
 
 /// Whether a contender's node is named as kazoo names those of its locks.
 pub(crate) fn is_named_by_kazoo(node: &str) -> bool {
@@ -11,7 +11,7 @@ pub(crate) fn is_named_by_kazoo(node: &str) -> bool {
 }
 
 /// `web9 (kazoo.py) may hold it too: …`, with what makes both respect each other.
-pub(super) fn why_and_what_to_do(one: &Contender, all: &[Contender]) -> String {
+pub(crate) fn why_and_what_to_do(one: &Contender, all: &[Contender]) -> String {
     let recipe = one.recipe();
     let why = match one.kind {
         _ if is_named_by_kazoo(&one.path) => {

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use zklock::znode::ZnodeStat;
 use zklock::{Client, ErrorKind, SessionId};
 
-use crate::contenders_in_words::visible;
 use crate::exit::Failure;
-use crate::local_time::in_words;
+use crate::words::in_words;
+use crate::words::visible;
 
 /// Said of a path that is not there: a typing error must not read like a free lock.
 pub(crate) const NO_SUCH_NODE: &str =

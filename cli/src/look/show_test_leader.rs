@@ -7,11 +7,11 @@ use super::contender_json_and_kinds::{
     as_json, is_orphan, kind_and_recipe, lock_kind, lock_on, permits, warn_of_the_clock,
 };
 use super::path_without_contenders::{NO_SUCH_NODE, PathWithoutContenders};
-use crate::contenders_in_words::{Ages, held, held_by, node, number, quoted, who};
+use crate::args::{Global, OneLock, Test};
 use crate::exit::{Exit, Failure};
-use crate::options::{Global, OneLock, Test};
+use crate::output::print_table;
 use crate::output::{complain, print, print_json, say};
-use crate::table::print_table;
+use crate::words::{Ages, held, held_by, node, number, quoted, who};
 
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;

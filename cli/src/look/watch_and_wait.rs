@@ -13,11 +13,11 @@ use zklock::{Cancel, Client, Contender, DistributedRwLock, ErrorKind, Wait};
 use super::contender_json_and_kinds::{as_json, lock_on};
 use super::hold_times_by_client::{Share, Shares};
 use super::path_without_contenders::{LeaderNode, NO_SUCH_NODE, PathWithoutContenders};
-use crate::contenders_in_words::{Ages, client, held, held_by, lasting, lasting_short, who};
+use crate::args::{Global, WaitFor, Watch};
 use crate::exit::{Exit, Failure};
-use crate::options::{Global, WaitFor, Watch};
+use crate::output::print_table;
 use crate::output::{print, print_json, say};
-use crate::table::print_table;
+use crate::words::{Ages, client, held, held_by, lasting, lasting_short, who};
 
 /// How often it is checked whether the connection is there.
 const LOOK: Duration = Duration::from_secs(1);

@@ -5,20 +5,20 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 /// A time of this clock, in nanoseconds since the machine started.
-pub(super) type BootTime = u64;
+pub(crate) type BootTime = u64;
 
 /// The present.
-pub(super) fn now() -> BootTime {
+pub(crate) fn now() -> BootTime {
     // It cannot fail with a clock that Linux has had since 2.6.39.
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
     nanoseconds(time)
 }
 
 /// When this time has passed from then on.
-pub(super) fn after(then: BootTime, time: Duration) -> BootTime {
+pub(crate) fn after(then: BootTime, time: Duration) -> BootTime {
     then.saturating_add(nanoseconds(time))
 }
 
-pub(super) fn nanoseconds(time: Duration) -> u64 {
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

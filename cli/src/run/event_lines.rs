@@ -15,25 +15,25 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use serde_json::{Value, json};
 use zklock::Event;
 
-use crate::background_writer::BackgroundWriter;
 use crate::exit::Failure;
+use crate::output::BackgroundWriter;
 
 /// Where the events go; nowhere by default.
 #[derive(Clone)]
-pub(super) struct Events {
+pub(crate) struct Events {
     writer: Option<BackgroundWriter>,
     lock: Arc<str>,
 }
 
 impl Events {
-    pub(super) fn to(target: Option<File>, lock: &str) -> io::Result<Events> {
+    pub(crate) fn to(target: Option<File>, lock: &str) -> io::Result<Events> {
         let writer =
             target.map(|file| BackgroundWriter::start("zklock-events", file)).transpose()?;
         Ok(Events { writer, lock: lock.into() })
     }
 
     /// Writes an event with these fields.
-    pub(super) fn write(&self, event: &str, fields: &Value) {
+    pub(crate) fn write(&self, event: &str, fields: &Value) {
         let Some(writer) = &self.writer else { return };
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let mut line = json!({ "time": time, "event": event, "lock": &*self.lock });
@@ -44,14 +44,14 @@ impl Events {
     }
 
     /// Waits until everything is written, if somebody reads it.
-    pub(super) fn flush(&self) {
+    pub(crate) fn flush(&self) {
         if let Some(writer) = &self.writer {
             writer.flush();
         }
     }
 
     /// Writes what the library reports, as far as it is about the session and this wait.
-    pub(super) fn library(&self, event: &Event) {
+    pub(crate) fn library(&self, event: &Event) {
         let milliseconds =
             |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         match event {
@@ -98,7 +98,7 @@ impl Events {
 
 /// A file, or a descriptor that zklock was given: that one itself, and not its file once more, which would have
 /// another position, and which a socket has not.
-pub(super) fn open(target: &Path) -> Result<File, Failure> {
+pub(crate) fn open(target: &Path) -> Result<File, Failure> {
     let number = target.to_str().and_then(|text| text.parse::<u16>().ok());
     let opened = match number {
         Some(number) => descriptor(number.into()),

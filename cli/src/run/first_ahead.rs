@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use zklock::{Cancel, Event};
 
-use crate::look::may_hold_too::is_named_by_kazoo;
+use crate::look::is_named_by_kazoo;
 
 #[derive(Clone, Default)]
-pub(super) struct FirstAhead(Arc<Mutex<Option<Cancel>>>);
+pub(crate) struct FirstAhead(Arc<Mutex<Option<Cancel>>>);
 
 impl FirstAhead {
     /// From now on, that trips this token.
-    pub(super) fn trip(&self, cancel: &Cancel) {
+    pub(crate) fn trip(&self, cancel: &Cancel) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(cancel.clone());
     }
 
-    pub(super) fn note(&self, event: &Event) {
+    pub(crate) fn note(&self, event: &Event) {
         let Event::Waiting { holder: Some(node), .. } = event else { return };
         if !is_named_by_kazoo(node) {
             return;

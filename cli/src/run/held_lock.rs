@@ -12,16 +12,16 @@ use zklock::{
 
 use super::first_ahead::FirstAhead;
 use super::run_settings::{Mode, RunSettings};
-use crate::beside_other_programs::refuse_if_new;
+use crate::act::refuse_if_new;
 use crate::connect::Lock;
-use crate::contenders_in_words::{foreign_in_words, held_by, is_foreign};
 use crate::exit::{Exit, Failure};
-use crate::look::may_hold_too::is_named_by_kazoo;
-use crate::look::path_without_contenders::LeaderNode;
+use crate::look::LeaderNode;
+use crate::look::is_named_by_kazoo;
 use crate::output::say;
+use crate::words::{foreign_in_words, held_by, is_foreign};
 
 /// Names, in a command's environment, the nodes of what the zklocks around it hold, one a line.
-pub(super) const HELD: &str = "ZKLOCK_HELD";
+pub(crate) const HELD: &str = "ZKLOCK_HELD";
 
 /// The same as the servers name them, whatever the chroot.
 const UNDER: &str = "ZKLOCK_UNDER";
@@ -30,7 +30,7 @@ const UNDER: &str = "ZKLOCK_UNDER";
 const LIMITED: &str = "ZKLOCK_LIMITED";
 
 /// The guard that ends the hold when it is dropped.
-pub(super) enum Held {
+pub(crate) enum Held {
     Mutex(LockGuard),
     Read(ReadGuard),
     Write(WriteGuard),
@@ -64,7 +64,7 @@ struct Attempt {
 }
 
 /// Waits as the settings say; `None` if others hold it.
-pub(super) fn acquire(
+pub(crate) fn acquire(
     client: &Client,
     settings: &RunSettings,
     cancel: &Cancel,
@@ -203,31 +203,31 @@ impl Held {
         })
     }
 
-    pub(super) fn mutex(&self) -> Option<&LockGuard> {
+    pub(crate) fn mutex(&self) -> Option<&LockGuard> {
         match self {
             Held::Mutex(guard) => Some(guard),
             _ => None,
         }
     }
 
-    pub(super) fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         of_any!(self, guard => guard.is_held())
     }
 
     /// Asks a server.
-    pub(super) fn ensure_held_within(&self, limit: Duration) -> Result<(), Error> {
+    pub(crate) fn ensure_held_within(&self, limit: Duration) -> Result<(), Error> {
         of_any!(self, guard => guard.ensure_held_within(limit))
     }
 
-    pub(super) fn lease_left(&self) -> Duration {
+    pub(crate) fn lease_left(&self) -> Duration {
         of_any!(self, guard => guard.lease_left())
     }
 
-    pub(super) fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
+    pub(crate) fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         of_any!(self, guard => guard.on_lost(callback));
     }
 
-    pub(super) fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
+    pub(crate) fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
         of_any!(self, guard => guard.on_release_requested(callback));
     }
 
@@ -242,7 +242,7 @@ impl Held {
     }
 
     /// The fencing token, for what has one.
-    pub(super) fn token(&self) -> Option<FencingToken> {
+    pub(crate) fn token(&self) -> Option<FencingToken> {
         match self {
             Held::Mutex(guard) => Some(guard.fencing_token()),
             Held::Read(guard) => Some(guard.fencing_token()),
@@ -254,7 +254,7 @@ impl Held {
     }
 
     /// The variables that tell the command what it runs under.
-    pub(super) fn variables(
+    pub(crate) fn variables(
         &self,
         client: &Client,
         settings: &RunSettings,
@@ -279,7 +279,7 @@ impl Held {
     }
 
     /// Releases, within a few seconds.
-    pub(super) fn release(self) -> Result<bool, Error> {
+    pub(crate) fn release(self) -> Result<bool, Error> {
         let limit = Duration::from_secs(5);
         match self {
             Held::Mutex(guard) => guard.unlock_within(limit),
@@ -294,7 +294,7 @@ impl Held {
 
 /// What the zklocks around this one say of themselves: the nodes of what they hold, as the servers name them, and
 /// whether one of them ends its command after some time.
-pub(super) fn those_around() -> (Vec<String>, bool) {
+pub(crate) fn those_around() -> (Vec<String>, bool) {
     let under = env::var(UNDER).unwrap_or_default();
     (under.lines().map(str::to_owned).collect(), env::var_os(LIMITED).is_some())
 }
@@ -351,7 +351,7 @@ fn contenders(client: &Client, lock: &Lock) -> Result<Vec<Contender>, Error> {
 }
 
 /// Who holds the first of the settings' locks that others hold, and since when.
-pub(super) fn others(client: &Client, settings: &RunSettings) -> String {
+pub(crate) fn others(client: &Client, settings: &RunSettings) -> String {
     let held = settings.locks().find_map(|lock| {
         let all = contenders(client, lock).ok()?;
         all.iter().any(|one| one.holds).then(|| (lock, held_by(&all)))
@@ -364,7 +364,7 @@ pub(super) fn others(client: &Client, settings: &RunSettings) -> String {
 }
 
 /// Which node of another recipe keeps everybody from the lock until it is gone, and what to do.
-pub(super) fn foreign(client: &Client, settings: &RunSettings) -> Option<String> {
+pub(crate) fn foreign(client: &Client, settings: &RunSettings) -> Option<String> {
     let found = settings.locks().find_map(|lock| {
         let all = contenders(client, lock).ok()?;
         all.into_iter().find(is_foreign)
@@ -385,7 +385,7 @@ fn not_acquired(client: &Client, settings: &RunSettings, error: Error) -> Failur
 }
 
 /// A lock that a zklock around this one holds is never free while this one waits.
-pub(super) fn refuse_those_of_ancestors(
+pub(crate) fn refuse_those_of_ancestors(
     client: &Client,
     settings: &RunSettings,
 ) -> Result<(), Failure> {

@@ -1,25 +1,18 @@
 //! `zklock run` and `zklock lead`: a command that lives only while a lock is held.
 //!
 //! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
-//! command; and the command, in a group of its own. `supervise_core` decides what zklock does meanwhile, `supervise`
-//! does it, `signal_thread` is what it does before, `hold_at_least` what it does afterwards, `held_lock` the locks,
-//! `run_settings` what there is to do.
+//! command; and the command, in a group of its own. `supervise` is what zklock does meanwhile, `waiting` what it does
+//! before, `held_lock` the locks, `run_settings` what there is to do.
 
 mod boot_clock;
-mod descendants;
 mod event_lines;
 mod first_ahead;
 mod guard;
-mod guard_messages;
 mod held_lock;
-mod hold_at_least;
-mod received_signals;
 mod run_settings;
-mod signal_thread;
+mod signals;
 mod supervise;
-mod supervise_core;
-mod systemd;
-mod terminal;
+mod waiting;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,17 +29,17 @@ use self::event_lines::Events;
 use self::first_ahead::FirstAhead;
 use self::guard::{GuardProcess, Plan};
 use self::held_lock::Held;
-use self::hold_at_least::Stayed;
 use self::run_settings::{Mode, RunSettings};
-use self::signal_thread::Waiting;
+use self::signals::Terminal;
+use self::supervise::Stayed;
 use self::supervise::{Outcome, Supervisor, lost_before_end};
-use self::terminal::Terminal;
-use crate::contenders_in_words::{at_least, lasting};
+use self::waiting::Waiting;
+use crate::args::OnLoss;
+use crate::args::{Global, IfUnavailable, Lead, Run};
 use crate::exit::{Exit, Failure};
 use crate::lease_budget::{USUAL_GRACE, spare, usual_grace};
-use crate::on_loss_and_on_ask::OnLoss;
-use crate::options::{Global, IfUnavailable, Lead, Run};
 use crate::output::{self, complain, say};
+use crate::words::{at_least, lasting};
 
 pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
     let mode = match run.permits {
@@ -155,7 +148,7 @@ fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
     let cannot = |what: &'static str| {
         move |why: io::Error| Failure::new(Exit::Failed, format!("cannot {what}: {why}"))
     };
-    let set = received_signals::block().map_err(cannot("take signals"))?;
+    let set = signals::block().map_err(cannot("take signals"))?;
     let terminal = Terminal::new();
     let guard = GuardProcess::fork(Plan {
         command: settings.supervision.command.clone(),

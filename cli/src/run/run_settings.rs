@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use zklock::Acl;
 
+use crate::args::{HowToWait, Supervision};
 use crate::connect::Lock;
-use crate::options::{HowToWait, Supervision};
 
 /// How it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     Mutex,
     Shared,
     Exclusive,
@@ -18,36 +18,36 @@ pub(super) enum Mode {
 }
 
 /// What `run` and `lead` have in common.
-pub(super) struct RunSettings {
+pub(crate) struct RunSettings {
     /// What it is about, for messages: the lock as it was named.
-    pub(super) subject: String,
+    pub(crate) subject: String,
     /// The servers, and the chroot.
-    pub(super) hosts: String,
-    pub(super) lock: Lock,
-    pub(super) also: Vec<Lock>,
-    pub(super) mode: Mode,
+    pub(crate) hosts: String,
+    pub(crate) lock: Lock,
+    pub(crate) also: Vec<Lock>,
+    pub(crate) mode: Mode,
     /// Whether its node is named as kazoo names them.
-    pub(super) kazoo: bool,
+    pub(crate) kazoo: bool,
     /// Whether its node is made whatever is beside it.
-    pub(super) create: bool,
-    pub(super) how_to_wait: HowToWait,
+    pub(crate) create: bool,
+    pub(crate) how_to_wait: HowToWait,
     /// How many more urgent ones may come before it, if it waits for its turn in the lock's room.
-    pub(super) patience: Option<u32>,
+    pub(crate) patience: Option<u32>,
     /// What the contender's node says.
-    pub(super) data: String,
-    pub(super) acl: Vec<Acl>,
-    pub(super) once: Option<String>,
-    pub(super) forget_after: Option<Duration>,
+    pub(crate) data: String,
+    pub(crate) acl: Vec<Acl>,
+    pub(crate) once: Option<String>,
+    pub(crate) forget_after: Option<Duration>,
     /// How long it is held though the command ends earlier.
-    pub(super) hold_at_least: Option<Duration>,
+    pub(crate) hold_at_least: Option<Duration>,
     /// Whether to say what happens.
-    pub(super) is_verbose: bool,
-    pub(super) supervision: Supervision,
+    pub(crate) is_verbose: bool,
+    pub(crate) supervision: Supervision,
 }
 
 impl RunSettings {
     /// All that are held while the command runs.
-    pub(super) fn locks(&self) -> impl Iterator<Item = &Lock> {
+    pub(crate) fn locks(&self) -> impl Iterator<Item = &Lock> {
         std::iter::once(&self.lock).chain(&self.also)
     }
 }

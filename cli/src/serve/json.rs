@@ -6,11 +6,11 @@ use humantime::format_rfc3339_millis;
 use serde_json::{Value, json};
 use zklock::LockKind;
 
-use super::history::Held;
-use super::lock_states::{Lock, Model, State};
-use super::seen_in_one_look::{Seen, SeenContender};
+use super::looks::Held;
+use super::looks::{Lock, Model, State};
+use super::looks::{Seen, SeenContender};
 use super::status::Ensemble;
-use crate::look::contender_json_and_kinds::permits;
+use crate::look::permits;
 
 /// Changes if a reader of an earlier version would misunderstand it.
 const SCHEMA: u32 = 1;
@@ -20,24 +20,24 @@ const MOST_CONTENDERS: usize = 50;
 
 /// What does not depend on a look.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) hosts: String,
-    pub(super) bases: Vec<String>,
+pub(crate) struct Place {
+    pub(crate) hosts: String,
+    pub(crate) bases: Vec<String>,
 }
 
 /// When the look was, as replies tell it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
-    pub(super) at: SystemTime,
-    pub(super) took: Duration,
-    pub(super) requests: usize,
+pub(crate) struct Taken {
+    pub(crate) at: SystemTime,
+    pub(crate) took: Duration,
+    pub(crate) requests: usize,
 }
 
 /// A look that began longer ago than this is old.
 const OLD: Duration = Duration::from_secs(5);
 
 /// The first part of the reply, up to what a look has shown.
-pub(super) fn head(
+pub(crate) fn head(
     place: &Place,
     ensemble: &Ensemble,
     taken: Option<Taken>,
@@ -69,7 +69,7 @@ pub(super) fn head(
 }
 
 /// The rest of the reply.
-pub(super) fn rest(model: &Model<'_>) -> String {
+pub(crate) fn rest(model: &Model<'_>) -> String {
     let Seen { edges, not_seen, .. } = model.seen;
     let not_seen = not_seen.iter().map(|(path, why)| json!({ "path": path, "why": why }));
     let edges = edges.iter().map(|one| json!({ "holder": one.holder, "waits_by": one.waits_by }));
@@ -174,9 +174,9 @@ fn millis(of: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::example_looks::{at, deadlock, lock, look};
-    use super::super::history::History;
-    use super::super::seen_in_one_look::Edge;
+    use super::super::looks::Edge;
+    use super::super::looks::History;
+    use super::super::looks::{at, deadlock, lock, look};
     use super::super::status::Status;
     use super::*;
 

@@ -6,12 +6,12 @@ use std::{io, thread};
 
 use zklock::{Client, Deadlock, ErrorKind, UnlistedReason, Waits};
 
-use super::history::History;
-use super::lock_states::Model;
+use super::looks::History;
+use super::looks::Model;
+use super::looks::Seen;
 use super::prepared_replies::{Board, Snapshot};
-use super::seen_in_one_look::Seen;
-use crate::look::contender_json_and_kinds::why_unlisted;
-use crate::look::deadlocks::BETWEEN_LOOKS;
+use crate::look::BETWEEN_LOOKS;
+use crate::look::why_unlisted;
 
 /// So many requests a second are sent at most, besides one for each look.
 const REQUESTS_A_SECOND: u32 = 490;
@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const SHARE: u32 = 10;
 
 /// Begins to look.
-pub(super) fn start(client: Client, bases: Vec<String>, board: Arc<Board>) -> io::Result<()> {
+pub(crate) fn start(client: Client, bases: Vec<String>, board: Arc<Board>) -> io::Result<()> {
     let looks = move || {
         let mut bases: Vec<Base> = bases.into_iter().map(Base::new).collect();
         let mut history = History::default();

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use zklock::maintenance::MaintenanceHold;
 
-use super::lock_states::{Lock, Model};
+use super::looks::{Lock, Model};
 use super::status::{Ensemble, EnsembleState, STATES};
 
 /// So many locks have a label of their own; the others are summed up under [`OTHER`].
@@ -15,7 +15,7 @@ const MOST_LOCKS: usize = 1_000;
 const OTHER: &str = "other";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(crate) enum Format {
     OpenMetrics,
     /// Version 0.0.4, which has neither units nor an end, and calls counters by the names of their samples.
     Prometheus,
@@ -23,14 +23,14 @@ pub(super) enum Format {
 
 impl Format {
     /// What a reader asks for by its `Accept`.
-    pub(super) fn accepted(accept: &str) -> Format {
+    pub(crate) fn accepted(accept: &str) -> Format {
         match accept.contains("application/openmetrics-text") {
             true => Format::OpenMetrics,
             false => Format::Prometheus,
         }
     }
 
-    pub(super) fn content_type(self) -> &'static str {
+    pub(crate) fn content_type(self) -> &'static str {
         match self {
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
             Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -38,7 +38,7 @@ impl Format {
     }
 
     /// What ends the text.
-    pub(super) fn end(self) -> &'static str {
+    pub(crate) fn end(self) -> &'static str {
         match self {
             Format::OpenMetrics => "# EOF\n",
             Format::Prometheus => "",
@@ -47,7 +47,7 @@ impl Format {
 }
 
 /// What does not depend on a look.
-pub(super) fn head(format: Format, ensemble: &Ensemble, connections: usize) -> String {
+pub(crate) fn head(format: Format, ensemble: &Ensemble, connections: usize) -> String {
     let mut text = Text::new(format);
     let is_up = ensemble.state == EnsembleState::Connected;
     text.gauge("zklock_ensemble_up", "Whether the session is connected to a server.");
@@ -66,7 +66,7 @@ pub(super) fn head(format: Format, ensemble: &Ensemble, connections: usize) -> S
 }
 
 /// What one look has shown.
-pub(super) fn rest(format: Format, model: &Model<'_>) -> String {
+pub(crate) fn rest(format: Format, model: &Model<'_>) -> String {
     let (seen, mut text) = (model.seen, Text::new(format));
     text.gauge("zklock_snapshot_timestamp_seconds", "When the last look was.");
     text.sample(&[], seconds_since_1970(seen.taken_at));
@@ -199,9 +199,9 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::example_looks::{at, deadlock, lock, look};
-    use super::super::history::History;
-    use super::super::seen_in_one_look::{Seen, SeenLock};
+    use super::super::looks::History;
+    use super::super::looks::{Seen, SeenLock};
+    use super::super::looks::{at, deadlock, lock, look};
     use super::super::status::Status;
     use super::*;
     use nom_openmetrics::Label;

@@ -1,38 +1,28 @@
 //! `zklock serve`: a page, JSON and metrics of the locks, for readers by HTTP.
 //!
-//! One thread, in `look_thread`, asks the ensemble. What it has seen (`seen_in_one_look`), with the `history` of earlier
-//! looks, becomes the `lock_states`, written as `json` and `metrics` and with the `status` of the session into the
-//! `prepared_replies`. Another thread, in `http`, serves readers from there: it takes them from where they `listen`, bounds
-//! their `connections`, and judges their `access`, if need be by the token in the `token_file`; `replies` has the routes.
-//! (`example_looks` is for tests.)
+//! One thread, in `look_thread`, asks the ensemble. What its `looks` say of the locks is written as `json` and `metrics`,
+//! and with the `status` of the session into the `prepared_replies`. Another thread, in `http`, serves readers from
+//! there, if need be with the token in the `token_file`.
 
-mod access;
-mod connections;
-#[cfg(test)]
-mod example_looks;
-mod history;
 mod http;
 mod json;
-mod listen;
-mod lock_states;
 mod look_thread;
+mod looks;
 mod metrics;
 mod prepared_replies;
-mod replies;
-mod seen_in_one_look;
 mod status;
 mod token_file;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use self::access::Access;
+use self::http::Access;
+use self::http::Address;
 use self::json::Place;
-use self::listen::Address;
 use self::prepared_replies::Board;
+use crate::args::{Global, Serve};
 use crate::connect::close_within;
 use crate::exit::{Exit, Failure};
-use crate::options::{Global, Serve};
 use crate::output::print;
 
 /// How long the end may wait for the end of the session, which the servers otherwise notice after its timeout.
@@ -44,7 +34,7 @@ pub(crate) fn serve(global: &Global, options: &Serve) -> Result<Exit, Failure> {
     let has_credentials = global.has_credentials();
     token_file::check_reach(address.reach(), has_credentials, token.is_some(), options.no_token)?;
     let bases = bases(global, &options.paths);
-    access::check_names(&options.host)?;
+    http::check_names(&options.host)?;
     let client = global.builder()?.lazy()?;
     let listener = address.listen()?;
     let place = Place { hosts: global.hosts.clone(), bases: bases.clone() };

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use hyper::body::Bytes;
 
 use super::json::{self, Place, Taken};
-use super::lock_states::Model;
+use super::looks::Model;
 use super::metrics::{self, Format};
 use super::status::Status;
 
@@ -14,15 +14,15 @@ use super::status::Status;
 const NOTHING_SEEN: &[u8] = br#","not_seen":[],"deadlocks":[],"edges":[],"locks":[]}"#;
 
 #[derive(Debug)]
-pub(super) struct Board {
+pub(crate) struct Board {
     place: Place,
-    pub(super) status: Status,
+    pub(crate) status: Status,
     snapshot: Mutex<Option<Arc<Snapshot>>>,
 }
 
 /// What was written of one look.
 #[derive(Debug)]
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     taken: Taken,
     json: Bytes,
     open_metrics: Bytes,
@@ -30,7 +30,7 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn of(model: &Model<'_>) -> Snapshot {
+    pub(crate) fn of(model: &Model<'_>) -> Snapshot {
         let seen = model.seen;
         Snapshot {
             taken: Taken { at: seen.taken_at, took: seen.took, requests: seen.requests },
@@ -42,11 +42,11 @@ impl Snapshot {
 }
 
 impl Board {
-    pub(super) fn new(place: Place, now: SystemTime) -> Board {
+    pub(crate) fn new(place: Place, now: SystemTime) -> Board {
         Board { place, status: Status::new(now), snapshot: Mutex::new(None) }
     }
 
-    pub(super) fn show(&self, snapshot: Snapshot) {
+    pub(crate) fn show(&self, snapshot: Snapshot) {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(snapshot));
     }
 
@@ -55,7 +55,7 @@ impl Board {
     }
 
     /// `/locks.json`, in parts.
-    pub(super) fn locks(&self, now: SystemTime) -> Vec<Bytes> {
+    pub(crate) fn locks(&self, now: SystemTime) -> Vec<Bytes> {
         let snapshot = self.snapshot();
         let taken = snapshot.as_ref().map(|snapshot| snapshot.taken);
         let head = json::head(&self.place, &self.status.now(), taken, now);
@@ -64,7 +64,7 @@ impl Board {
     }
 
     /// `/metrics`, in parts, while so many readers are connected.
-    pub(super) fn metrics(&self, format: Format, connections: usize) -> Vec<Bytes> {
+    pub(crate) fn metrics(&self, format: Format, connections: usize) -> Vec<Bytes> {
         let head = metrics::head(format, &self.status.now(), connections);
         let rest = self.snapshot().map(|snapshot| match format {
             Format::OpenMetrics => snapshot.open_metrics.clone(),
@@ -74,7 +74,7 @@ impl Board {
     }
 
     /// `/healthz`.
-    pub(super) fn health(&self) -> Bytes {
+    pub(crate) fn health(&self) -> Bytes {
         let ensemble = self.status.now().state.word();
         serde_json::json!({ "works": true, "ensemble": ensemble }).to_string().into()
     }

@@ -7,7 +7,7 @@ use zklock::SessionState;
 
 /// The state of the client's session, as readers are told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EnsembleState {
+pub(crate) enum EnsembleState {
     /// There was no session yet.
     Connecting,
     Connected,
@@ -15,7 +15,7 @@ pub(super) enum EnsembleState {
     Lost,
 }
 
-pub(super) const STATES: [EnsembleState; 4] = [
+pub(crate) const STATES: [EnsembleState; 4] = [
     EnsembleState::Connecting,
     EnsembleState::Connected,
     EnsembleState::Suspended,
@@ -23,7 +23,7 @@ pub(super) const STATES: [EnsembleState; 4] = [
 ];
 
 impl EnsembleState {
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             EnsembleState::Connecting => "connecting",
             EnsembleState::Connected => "connected",
@@ -42,32 +42,32 @@ impl EnsembleState {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Ensemble {
-    pub(super) state: EnsembleState,
+pub(crate) struct Ensemble {
+    pub(crate) state: EnsembleState,
     /// Since when it is in that state.
-    pub(super) since: SystemTime,
+    pub(crate) since: SystemTime,
     /// Why the last look failed.
-    pub(super) error: Option<String>,
+    pub(crate) error: Option<String>,
     /// How many requests were sent.
-    pub(super) requests: u64,
+    pub(crate) requests: u64,
 }
 
 /// Written by the threads of the client and of the looks, read for each reply.
 #[derive(Debug)]
-pub(super) struct Status(Mutex<Ensemble>);
+pub(crate) struct Status(Mutex<Ensemble>);
 
 impl Status {
-    pub(super) fn new(now: SystemTime) -> Status {
+    pub(crate) fn new(now: SystemTime) -> Status {
         let state = EnsembleState::Connecting;
         Status(Mutex::new(Ensemble { state, since: now, error: None, requests: 0 }))
     }
 
-    pub(super) fn now(&self) -> Ensemble {
+    pub(crate) fn now(&self) -> Ensemble {
         self.lock().clone()
     }
 
     /// The session has changed its state.
-    pub(super) fn note_session(&self, session: SessionState, now: SystemTime) {
+    pub(crate) fn note_session(&self, session: SessionState, now: SystemTime) {
         let mut ensemble = self.lock();
         let state = EnsembleState::of(session);
         if ensemble.state != state {
@@ -76,7 +76,7 @@ impl Status {
     }
 
     /// So many requests were sent for a look that succeeded, or failed for this reason.
-    pub(super) fn note_look(&self, requests: usize, error: Option<String>) {
+    pub(crate) fn note_look(&self, requests: usize, error: Option<String>) {
         let mut ensemble = self.lock();
         ensemble.requests += requests as u64;
         ensemble.error = error;
@@ -89,7 +89,7 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use super::super::example_looks::at;
+    use super::super::looks::at;
     use super::*;
 
     #[test]

@@ -12,7 +12,7 @@ const LONGEST: usize = 4_096;
 
 /// Who can connect, and so read what it serves without a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// Only this user, by a socket with mode 0600.
     ThisUser,
     /// All users of this host.
@@ -21,7 +21,7 @@ pub(super) enum Reach {
 }
 
 /// Whether it may start so.
-pub(super) fn check_reach(
+pub(crate) fn check_reach(
     reach: Reach,
     has_credentials: bool,
     has_token: bool,
@@ -44,7 +44,7 @@ pub(super) fn check_reach(
 }
 
 /// Reads the token from its file, which others must not be able to read or to change.
-pub(super) fn read(file: &Path) -> Result<String, Failure> {
+pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     let name = file.display();
     let unusable = |why: io::Error| Failure::usage(format!("{name} cannot be read: {why}"));
     let opened = File::open(file).map_err(unusable)?;

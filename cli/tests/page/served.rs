@@ -96,17 +96,17 @@ impl Shared {
             "/" => (
                 200,
                 "text/html; charset=utf-8",
-                include_str!("../../src/serve/page.html").to_owned(),
+                include_str!("../../src/serve/http/page.html").to_owned(),
             ),
             "/page.css" => (
                 200,
                 "text/css; charset=utf-8",
-                include_str!("../../src/serve/page.css").to_owned(),
+                include_str!("../../src/serve/http/page.css").to_owned(),
             ),
             "/page.js" => (
                 200,
                 "text/javascript; charset=utf-8",
-                include_str!("../../src/serve/page.js").to_owned(),
+                include_str!("../../src/serve/http/page.js").to_owned(),
             ),
             "/healthz" => (200, "application/json", "{}".to_owned()),
             "/locks.json" => match &*self.answer.lock().unwrap() {
