@@ -501,7 +501,8 @@ fn every_link_of_a_page_leads_to_a_file_or_a_heading_of_this_checkout() {
 /// There is none yet that is ours to give: CONTRIBUTING.md, "The address".
 #[test]
 fn no_page_names_an_address_of_this_project() {
-    let manifests = ["Cargo.toml", "cli/Cargo.toml", "examples/Cargo.toml", "metrics/Cargo.toml"].map(PathBuf::from);
+    let manifests = ["Cargo.toml", "cli/Cargo.toml", "examples/Cargo.toml", "metrics/Cargo.toml"]
+        .map(PathBuf::from);
     let folders = ["src", "cli/src", "metrics/src", "examples"];
     let sources = folders.into_iter().flat_map(sources);
     for path in pages().into_iter().chain(manifests).chain(sources) {

@@ -30,15 +30,11 @@ impl Ensemble for LinkConfig {
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>> {
-        let SessionRecords { status, watches, on_notice } = records;
+        let (status, watches) = (Arc::clone(&records.status), Arc::clone(&records.watches));
         let limit = self.connect_timeout;
-        let told = Arc::clone(&status);
         let link = Link::open(
             self.clone(),
-            Box::new(move |notice| {
-                told.note(notice);
-                on_notice(notice);
-            }),
+            Box::new(move |notice| records.note(notice)),
             Box::new(move |event, path| watches.note(event, path)),
         )?;
         let deadline = Deadline::after(limit);

@@ -303,10 +303,7 @@ impl Server {
 
 /// Runs a session's link until the session ends.
 fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, records: &SessionRecords) {
-    let tell = |notice| {
-        records.status.note(notice);
-        (records.on_notice)(notice);
-    };
+    let tell = |notice| records.note(notice);
     let seat = |change: &mut dyn FnMut(&mut ModelSession)| {
         if let Some(seat) = world.server.lock().sessions.get_mut(&session) {
             change(seat);

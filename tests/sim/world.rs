@@ -349,11 +349,7 @@ impl Inner {
         let link = &self.links[link];
         trace!("session {} of process {}: {notice:?}", link.session, link.process);
         let records = Arc::clone(&link.records);
-        let effect = move || {
-            let status = Arc::clone(&records.lock().status);
-            status.note(notice);
-            (records.lock().on_notice)(notice);
-        };
+        let effect = move || records.lock().note(notice);
         self.effects.push((link.process, Box::new(effect)));
     }
 

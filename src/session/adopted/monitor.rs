@@ -11,7 +11,7 @@ use super::handle_trait::{Handle, HandleEvent};
 use super::watchers::WatcherTable;
 use crate::connection_notice::{End, Notice};
 use crate::rt::{self, Deadline, Mutex, Signal};
-use crate::session::connection::{Answer, Fault, SessionRecords, Status};
+use crate::session::connection::{Answer, Fault, SessionRecords};
 use crate::session::wait::Waiter;
 use crate::wire_values::Stat;
 use crate::{logging, path};
@@ -36,7 +36,6 @@ pub(super) struct Monitor {
     pub(super) watchers: Arc<WatcherTable>,
     /// A path under the root that no client ever creates.
     nowhere: String,
-    status: Arc<Status>,
     state: Mutex<MonitorState>,
     telling: Mutex<Telling>,
     bell: Signal,
@@ -82,25 +81,20 @@ struct Telling {
     connection: u64,
     ended: bool,
     over: bool,
-    on_notice: Box<dyn Fn(Notice) + Send>,
+    records: SessionRecords,
 }
 
 impl Monitor {
     /// The waiter is for [`run`](Monitor::run).
     pub(super) fn new(handle: Arc<dyn Handle>, records: SessionRecords) -> (Arc<Monitor>, Waiter) {
         let waiter = Waiter::new();
-        let telling = Telling {
-            attached: false,
-            connection: 0,
-            ended: false,
-            over: false,
-            on_notice: records.on_notice,
-        };
+        let watches = Arc::clone(&records.watches);
+        let telling =
+            Telling { attached: false, connection: 0, ended: false, over: false, records };
         let monitor = Monitor {
             handle,
-            watchers: Arc::new(WatcherTable::new(records.watches)),
+            watchers: Arc::new(WatcherTable::new(watches)),
             nowhere: format!("/zklock-{}", Uuid::from_u128(rt::random())),
-            status: records.status,
             state: Mutex::default(),
             telling: Mutex::new(telling),
             bell: waiter.bell(),
@@ -280,8 +274,7 @@ impl Monitor {
                 None => return,
             };
             drop(state);
-            self.status.note(notice);
-            (telling.on_notice)(notice);
+            telling.records.note(notice);
         }
     }
 

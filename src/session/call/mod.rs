@@ -202,11 +202,9 @@ impl Call {
     /// Waits as `wait` does; without a connection, no alarm ends it.
     pub(crate) fn wait_if(&mut self, is_connected: bool) -> Result<(), Stop> {
         self.check()?;
-        if is_connected {
-            self.waiter.wait(self.until().earlier(self.alarm()));
-            return Ok(());
-        }
-        self.wait_for_connection(self.until())
+        let alarm = if is_connected { self.alarm() } else { Deadline::NEVER };
+        self.waiter.wait(self.until().earlier(alarm));
+        Ok(())
     }
 
     /// The same, for an event that the server is to send. The call may read it itself, for some
@@ -267,14 +265,6 @@ impl Call {
     /// Whether it is time for the alarm, which is over then.
     pub(crate) fn alarm_rings(&mut self) -> bool {
         self.alarm.take_if(|at| rt::now() >= *at).is_some()
-    }
-
-    fn wait_for_connection(&mut self, until: Deadline) -> Result<(), Stop> {
-        if until.has_passed() {
-            return Err(self.over());
-        }
-        self.waiter.wait(until);
-        Ok(())
     }
 
     /// Waits until a condition of the caller's own is true, for which the bell is rung.
@@ -356,7 +346,7 @@ impl Call {
             if phase.attached {
                 return Ok(());
             }
-            self.wait_for_connection(self.ask_wait.until())?;
+            self.waiter.wait(self.ask_wait.until());
         }
     }
 

@@ -423,6 +423,14 @@ pub(crate) struct SessionRecords {
     pub(crate) on_notice: Box<dyn Fn(Notice) + Send>,
 }
 
+impl SessionRecords {
+    /// The status first: whoever is told by `on_notice` finds it there.
+    pub(crate) fn note(&self, notice: Notice) {
+        self.status.note(notice);
+        (self.on_notice)(notice);
+    }
+}
+
 /// Opens sessions with an ensemble.
 pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
     /// Opens a session and returns once a server serves it. `stop` is called whenever the status

@@ -68,18 +68,6 @@ pub(crate) struct Verbs {
     unknown: Arc<UnsupportedOperations>,
 }
 
-fn patiently<T>(mut ask: impl FnMut() -> Answer<T>, rest: impl Fn(Duration)) -> Answer<T> {
-    let mut pause = PAUSE;
-    for _ in 0..ATTEMPTS {
-        match ask() {
-            Err(Fault::Busy) => rest(pause),
-            answer => return answer,
-        }
-        pause = (pause * 2).min(LONGEST);
-    }
-    Err(Fault::ConnectionLoss)
-}
-
 /// A question about each of several paths.
 pub(crate) type Question<T> = fn(&Verbs, &[String]) -> Vec<Answer<T>>;
 
@@ -108,6 +96,10 @@ fn naming_entry(fault: Fault, acl: &[Acl]) -> Fault {
         Fault::InvalidAcl(_) => Fault::InvalidAcl(why_refused(acl)),
         fault => fault,
     }
+}
+
+fn first([answer]: [Answer<Reply>; 1]) -> Answer<Reply> {
+    answer
 }
 
 fn strange<T>(reply: &Reply) -> Answer<T> {
@@ -265,21 +257,10 @@ impl Verbs {
         pending
     }
 
-    /// Sends a request and waits for its answer; does not repeat it if the server was too busy.
-    fn ask_once(&self, request: Request) -> Answer<Reply> {
-        self.ask_once_or(request, &mut None)
-    }
-
-    /// As `ask_once`. If the caller's time limit is over before the answer comes, `late` is taken,
-    /// and called with the answer, on another thread.
-    fn ask_once_or(&self, request: Request, late: &mut Option<OnAnswer<Reply>>) -> Answer<Reply> {
-        let [answer] = self.ask_together([request], late);
-        answer
-    }
-
-    /// Sends requests back to back, as in `ask_once`; `late` gets the first answer, as in
-    /// `ask_once_or`.
-    fn ask_together<const N: usize>(
+    /// Sends requests back to back and waits for their answers; does not repeat those that the server was too busy for.
+    /// If the caller's time limit is over before the first answer comes, `late` is taken, and called with it, on another
+    /// thread.
+    fn ask_once<const N: usize>(
         &self,
         requests: [Request; N],
         late: &mut Option<OnAnswer<Reply>>,
@@ -290,12 +271,22 @@ impl Verbs {
         self.begin(requests.into_iter()).wait(late)
     }
 
-    fn ask(&self, request: impl Fn() -> Request) -> Answer<Reply> {
-        self.patiently(|| self.ask_once(request()))
+    /// Asks until the server is not too busy.
+    fn patiently<T>(&self, mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
+        let mut pause = PAUSE;
+        for _ in 0..ATTEMPTS {
+            match ask() {
+                Err(Fault::Busy) => self.rest(pause),
+                answer => return answer,
+            }
+            pause = (pause * 2).min(LONGEST);
+        }
+        Err(Fault::ConnectionLoss)
     }
 
-    fn patiently<T>(&self, ask: impl FnMut() -> Answer<T>) -> Answer<T> {
-        patiently(ask, |pause| self.rest(pause))
+    /// [`ask_once`](Verbs::ask_once), patiently, and an answer that is late interests nobody.
+    fn ask(&self, request: impl Fn() -> Request) -> Answer<Reply> {
+        self.patiently(|| first(self.ask_once([request()], &mut None)))
     }
 
     fn rest(&self, pause: Duration) {
@@ -361,7 +352,7 @@ impl Verbs {
         if self.knows_containers()? {
             let mut late = late.take().map(|late| on_late(late, created));
             let create = || Request::create(path, data, acl, NodeKind::Container);
-            match self.patiently(|| self.ask_once_or(create(), &mut late)) {
+            match self.patiently(|| first(self.ask_once([create()], &mut late))) {
                 Err(Fault::Unknown) => self.unknown.learn(op::CREATE_CONTAINER, Moment::now()),
                 // A handle cannot make one.
                 answer => {
@@ -417,7 +408,7 @@ impl Verbs {
             };
             let making = self.owned.begin(path, NodeKind::Contender, true)?;
             let ask = |late: &mut _| {
-                let [made, siblings] = self.ask_together([create, list], late);
+                let [made, siblings] = self.ask_once([create, list], late);
                 let made = made.map_err(|fault| naming_entry(fault, acl)).and_then(created);
                 (made, siblings)
             };
@@ -481,14 +472,14 @@ impl Verbs {
             let making = self.owned.begin(path, kind, is_ours)?;
             let create = Request::create(path, data, acl, kind);
             let ask = |late: &mut _| {
-                let made = self.ask_once_or(create, late);
+                let [made] = self.ask_once([create], late);
                 (made.map_err(|fault| naming_entry(fault, acl)).and_then(created), ())
             };
             self.making(making, meant, late, ask).0
         })
     }
 
-    /// Asks for a node to be made, and notes what becomes of it; `late` is as in `ask_once_or`.
+    /// Asks for a node to be made, and notes what becomes of it; `late` is as in `ask_once`.
     fn making<T>(
         &self,
         making: NodeInMaking,
@@ -548,7 +539,7 @@ impl Verbs {
     /// with it, on a thread on which it may only signal.
     pub(crate) fn delete_or(&self, path: &str, late: OnAnswer<()>) -> Answer<()> {
         let mut late = Some(on_late(late, |_| Ok(())));
-        let ask = || self.ask_once_or(Request::delete(path), &mut late);
+        let ask = || first(self.ask_once([Request::delete(path)], &mut late));
         let deleted = self.patiently(ask).map(drop);
         self.owned.note_delete(path, &deleted);
         deleted
@@ -566,7 +557,9 @@ impl Verbs {
                 Err(Fault::NoNode)
             }
             Ok(None) => Err(Fault::NoNode),
-            Ok(Some(_)) | Err(Fault::NoAuth) => self.ask_once(Request::delete(path)).map(drop),
+            Ok(Some(_)) | Err(Fault::NoAuth) => {
+                first(self.ask_once([Request::delete(path)], &mut None)).map(drop)
+            }
             Err(fault) => Err(fault),
         });
         // The one in its place may be somebody's of this session.
@@ -851,7 +844,7 @@ impl Verbs {
 
     fn confirm_once(&self, path: &str) -> Answer<Option<Stat>> {
         let requests = [Request::Sync, Request::exists(path, false)];
-        let [synced, found] = self.ask_together(requests, &mut None);
+        let [synced, found] = self.ask_once(requests, &mut None);
         synced?;
         or_none(found.and_then(stat))
     }
@@ -1022,14 +1015,17 @@ mod tests {
         fn close(&self, _why: End, _give_up_after: Duration) {}
     }
 
+    fn verbs(notes: Notes) -> Verbs {
+        let owned = Arc::new(OwnedNodes::new(usize::MAX, None, Arc::default()));
+        Verbs::new(Box::new(notes), Arc::default(), owned, Arc::default())
+    }
+
     #[test]
     fn a_release_waits_until_its_request_is_certain_to_be_sent() {
         for (is_certain, expected) in [(true, &["submit"][..]), (false, &["submit", "flush"])] {
             let said = Arc::default();
             let notes = Notes { is_certain, said: Arc::clone(&said) };
-            let owned = Arc::new(OwnedNodes::new(usize::MAX, None, Arc::default()));
-            let verbs = Verbs::new(Box::new(notes), Arc::default(), owned, Arc::default());
-            verbs.let_go("/a", Deadline::NEVER, Box::new(drop));
+            verbs(notes).let_go("/a", Deadline::NEVER, Box::new(drop));
             assert_eq!(*said.lock(), expected);
         }
     }
@@ -1041,7 +1037,8 @@ mod tests {
             asked += 1;
             if asked < 3 { Err(Fault::Busy) } else { Ok(asked) }
         };
-        assert_eq!(patiently(ask, drop), Ok(3));
-        assert_eq!(patiently(|| Err::<(), _>(Fault::NoNode), drop), Err(Fault::NoNode));
+        let verbs = verbs(Notes { is_certain: true, said: Arc::default() });
+        assert_eq!(verbs.patiently(ask), Ok(3));
+        assert_eq!(verbs.patiently(|| Err::<(), _>(Fault::NoNode)), Err(Fault::NoNode));
     }
 }
