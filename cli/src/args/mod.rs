@@ -11,7 +11,8 @@ pub(crate) use self::manual::{page_of, write_all};
 #[cfg(target_os = "linux")]
 pub(crate) use self::on_loss_and_on_ask::{OnAsk, OnLoss};
 pub(crate) use self::options::{
-    Action, Ask, Break, Check, Deadlocks, Doctor, Global, Graph, Hold, HowToWait, IfUnavailable,
-    Lead, Linger, Ls, Man, OneLock, Options, Release, Run, Serve, Supervision, Test, Token,
-    TokenCheck, Top, WaitFor, Watch,
+    Action, Ask, Break, Check, Deadlocks, Doctor, Global, Graph, Hold, Ls, Man, OneLock, Options,
+    Release, Serve, Test, Token, TokenCheck, Top, WaitFor, Watch,
 };
+#[cfg(target_os = "linux")]
+pub(crate) use self::options::{HowToWait, IfUnavailable, Lead, Linger, Run, Supervision};

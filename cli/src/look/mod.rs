@@ -20,7 +20,9 @@ pub(crate) use self::deadlocks::{
 };
 pub(crate) use self::graph::graph;
 pub(crate) use self::ls::{Row, ages, ls};
-pub(crate) use self::may_hold_too::{is_named_by_kazoo, why_and_what_to_do};
+#[cfg(target_os = "linux")]
+pub(crate) use self::may_hold_too::is_named_by_kazoo;
+pub(crate) use self::may_hold_too::why_and_what_to_do;
 pub(crate) use self::path_without_contenders::{LeaderNode, PathWithoutContenders};
 pub(crate) use self::show_test_leader::{leader, show, test};
 pub(crate) use self::watch_and_wait::{wait, wait_until, watch};

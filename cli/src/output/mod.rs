@@ -5,9 +5,12 @@ mod log_lines;
 mod standard_streams;
 mod table;
 
+#[cfg(target_os = "linux")]
 pub(crate) use self::background_writer::BackgroundWriter;
 pub(crate) use self::log_lines::show as show_log;
+#[cfg(target_os = "linux")]
+pub(crate) use self::standard_streams::write_in_background;
 pub(crate) use self::standard_streams::{
-    be_quiet, complain, flush, print, print_json, print_text, say, write_in_background,
+    be_quiet, complain, flush, print, print_json, print_text, say,
 };
 pub(crate) use self::table::{aligned, print_table, terminal_size};
