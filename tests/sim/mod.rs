@@ -16,7 +16,7 @@ mod late_requests;
 mod locks;
 mod plan;
 mod recipes;
-mod tree;
+mod translation;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -12,7 +12,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::tree::{Change, Transaction, Tree, Trigger};
+use zklock_testing::core::{
+    self, Asker, Change, Event, Rules, Transaction, Tree, Trigger, Watches, decide,
+};
+
+use super::translation;
 use crate::acl::{Acl, Permissions};
 use crate::link::Sizes;
 use crate::path;
@@ -21,8 +25,8 @@ use crate::rt::{self, Mutex};
 
 use crate::connection_notice::{End, Notice};
 use crate::session::{
-    Answer, Answered, Created, Fault, IsWanted, NodeKind, OnReply, Reply, Request, SessionRecords,
-    Step, Submission,
+    Answer, Answered, Fault, IsWanted, NodeKind, OnReply, Reply, Request, SessionRecords, Step,
+    Submission,
 };
 use crate::wire_values::NodeEvent;
 
@@ -153,8 +157,7 @@ struct SimulatedConnection {
     to_client: VecDeque<(usize, Item)>,
     /// Items that wait until the server has applied this many transactions.
     held: VecDeque<(usize, Item)>,
-    node_watches: BTreeSet<String>,
-    child_watches: BTreeSet<String>,
+    watches: Watches,
 }
 
 struct Waiting {
@@ -262,16 +265,19 @@ pub(super) fn schedule() -> std::rc::Rc<Schedule> {
 impl World {
     pub(super) fn new(habits: Habits) -> Arc<World> {
         Arc::new_cyclic(|me| {
-            let server = || Server {
-                tree: Tree::new(habits.is_old),
-                applied: 0,
-                stalled_until: Duration::ZERO,
+            let rules = Rules {
+                is_old: habits.is_old,
+                hides_stat: habits.hides_stat,
+                hides_events: habits.discreet,
+                ..Rules::default()
             };
+            let server =
+                || Server { tree: Tree::new(rules), applied: 0, stalled_until: Duration::ZERO };
             let inner = Inner {
                 me: me.clone(),
                 habits,
                 servers: (0..habits.servers).map(|_| server()).collect(),
-                leader: Tree::new(habits.is_old),
+                leader: Tree::new(rules),
                 log: Vec::new(),
                 tenures: BTreeMap::new(),
                 links: Vec::new(),
@@ -385,7 +391,7 @@ impl Inner {
     /// even if another one has taken its place.
     fn tidy_later(&self, triggers: &[Trigger]) {
         let Some(most) = self.habits.tidies else { return };
-        let of_children = |trigger: &&Trigger| trigger.event == NodeEvent::ChildrenChanged;
+        let of_children = |trigger: &&Trigger| trigger.event == Event::ChildrenChanged;
         for Trigger { path, .. } in triggers.iter().filter(of_children) {
             if self.leader.has_outlived_its_children(path) {
                 let (at, path) = (schedule().time() + schedule().some(most), path.clone());
@@ -458,18 +464,9 @@ impl Inner {
         if connection.server != server {
             return;
         }
-        let path = &trigger.path;
-        let fired = match trigger.event {
-            NodeEvent::Created | NodeEvent::Written => connection.node_watches.remove(path),
-            NodeEvent::ChildrenChanged => connection.child_watches.remove(path),
-            // A client that watches both the node and its children gets one event.
-            NodeEvent::Deleted => {
-                connection.node_watches.remove(path) | connection.child_watches.remove(path)
-            }
-            NodeEvent::Other | NodeEvent::Watched => false,
-        };
-        if fired && (trigger.readable || !self.habits.discreet) {
-            self.push(link, Item::Event(trigger.event, path.clone()));
+        if connection.watches.fire(trigger, &[], self.habits.discreet) {
+            let event = translation::event(trigger.event);
+            self.push(link, Item::Event(event, trigger.path.clone()));
         }
     }
 
@@ -657,108 +654,46 @@ impl Inner {
         if closed && is_for_the_leader(request) {
             return Err(Fault::SessionEnded);
         }
-        match request {
-            Request::One(Step::Create { kind: NodeKind::Container, .. })
-            | Request::Unwatch { .. }
-                if self.habits.is_old =>
-            {
-                Err(Fault::Unknown)
-            }
-            Request::One(Step::Check { .. }) => Err(Fault::Unknown),
-            Request::One(Step::Create { path, data, acl, kind }) => {
-                let time = schedule().time().as_millis() as i64;
-                let change = self.leader.create(path, data, acl, *kind, session, time)?;
-                let Change::Create { path, .. } = &change else { return Ok(Reply::Done) };
-                let path = path.clone();
-                let zxid = self.commit(change);
-                // The client finds a forgotten zxid by reading the stat, which may be hidden.
-                let forgotten = matches!(
-                    kind,
-                    NodeKind::Ephemeral
-                        | NodeKind::Named
-                        | NodeKind::EphemeralSequential
-                        | NodeKind::Contender
-                ) && schedule().chance(self.habits.forgetful)
-                    && !self.habits.hides_stat;
-                let czxid = (!forgotten).then_some(zxid as i64);
-                Ok(Reply::Created(Created { path, czxid }))
-            }
-            Request::One(Step::Delete { path, version }) => {
-                let change = self.leader.delete(path, *version)?;
-                self.commit(change);
-                Ok(Reply::Done)
-            }
-            Request::One(Step::Write { path, data, version }) => {
-                let time = schedule().time().as_millis() as i64;
-                let change = self.leader.write(path, data, *version, time)?;
-                self.commit(change);
-                self.leader.stat(path, false).map(Reply::Stat)
-            }
-            Request::SetAcl { path, acl } => {
-                let change = self.leader.set_acl(path, acl)?;
-                self.commit(change);
-                self.leader.stat(path, false).map(Reply::Stat)
-            }
-            Request::Acl { path } => self.servers[server].tree.acl(path).map(Reply::Acl),
-            Request::Transact(steps) => {
-                let time = schedule().time().as_millis() as i64;
-                let zxid = self.log.len() as i64 + 1;
-                let transacted = self.leader.transact(steps, session, zxid, time);
-                Ok(Reply::Transacted(transacted.map(|(change, done)| {
-                    self.commit(change);
-                    done
-                })))
-            }
-            Request::Sync => Ok(Reply::Done),
-            Request::Data { path, watch } => {
-                let found = self.servers[server].tree.data(path);
-                if *watch && found.is_ok() {
-                    self.watch(link, |watched| &mut watched.node_watches, path);
-                }
-                found.map(|(data, stat)| Reply::Data(data, stat))
-            }
-            Request::Exists { path, watch } => {
-                let found = self.servers[server].tree.stat(path, self.habits.hides_stat);
-                if *watch && !matches!(found, Err(Fault::NoAuth)) {
-                    self.watch(link, |watched| &mut watched.node_watches, path);
-                }
-                found.map(Reply::Stat)
-            }
-            Request::Children { path, watch } => {
-                let found = self.servers[server].tree.children(path);
-                if *watch && found.is_ok() {
-                    self.watch(link, |watched| &mut watched.child_watches, path);
-                }
-                found.map(|names| Reply::Names(names.iter().collect()))
-            }
-            Request::ChildrenAndStat { path, watch } => {
-                let tree = &self.servers[server].tree;
-                let found =
-                    tree.children(path).and_then(|names| Ok((names, tree.stat(path, true)?)));
-                if *watch && found.is_ok() {
-                    self.watch(link, |watched| &mut watched.child_watches, path);
-                }
-                found.map(|(names, stat)| Reply::NamesAndStat(names.iter().collect(), stat))
-            }
-            Request::Unwatch { path } => {
-                if let Some(connection) = &mut self.links[link].connection {
-                    connection.node_watches.remove(path);
-                    connection.child_watches.remove(path);
-                }
-                Ok(Reply::Done)
-            }
+        let asker = self.asker(session);
+        let of_no_connection = &mut Watches::default();
+        let connection = self.links[link].connection.as_mut();
+        let watches = connection.map_or(of_no_connection, |one| &mut one.watches);
+        let asked = translation::request(request);
+        let decision = decide(&self.leader, &self.servers[server].tree, watches, &asker, &asked);
+        if let Some(change) = decision.change {
+            self.commit(change);
         }
+        let reply = match decision.reply {
+            // Nobody cares.
+            Err(core::Error::NoWatcher) => return Ok(Reply::Done),
+            reply => reply.map_err(translation::fault)?,
+        };
+        let mut reply = translation::reply(reply, request);
+        // The client finds a forgotten zxid by reading the stat, which may be hidden.
+        if let (Request::One(Step::Create { kind, .. }), Reply::Created(made)) =
+            (request, &mut reply)
+            && kind.is_ephemeral()
+            && schedule().chance(self.habits.forgetful)
+            && !self.habits.hides_stat
+        {
+            made.czxid = None;
+        }
+        Ok(reply)
     }
 
-    fn watch(
-        &mut self,
-        link: LinkId,
-        which: impl Fn(&mut SimulatedConnection) -> &mut BTreeSet<String>,
-        path: &str,
-    ) {
-        if let Some(connection) = &mut self.links[link].connection {
-            which(connection).insert(path.to_owned());
-        }
+    /// One without credentials, as all clients are here.
+    fn asker(&self, session: i64) -> Asker<'static> {
+        let time = schedule().time().as_millis() as i64;
+        Asker { session, who: &[], zxid: self.log.len() as i64 + 1, time }
+    }
+
+    /// What the leader would do if that session asked for a node.
+    fn making(&self, path: &str, acl: &[Acl], kind: NodeKind, session: i64) -> Option<Change> {
+        let (path, data, acl) = (path.to_owned(), Vec::new(), translation::acl(acl));
+        let step = core::Step::Create { path, data, acl, mode: translation::mode(kind) };
+        let asker = Asker { time: 0, ..self.asker(session) };
+        let asked = core::Request::One(step);
+        decide(&self.leader, &self.leader, &mut Watches::default(), &asker, &asked).change
     }
 
     fn close_tenure(&mut self, session: i64) {
@@ -860,8 +795,7 @@ impl Inner {
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
             held: VecDeque::new(),
-            node_watches: BTreeSet::new(),
-            child_watches: BTreeSet::new(),
+            watches: Watches::default(),
         });
         trace!("session {session}: attached to server {server}");
         self.find_touch(link);
@@ -1200,7 +1134,7 @@ impl Inner {
     /// Deletes a node from outside, unless it has children. Returns whether it was deleted.
     pub(super) fn delete(&mut self, path: &str) -> bool {
         let exists = self.leader.contains(path);
-        let empty = self.leader.all_children(path).next().is_none();
+        let empty = self.leader.children(path).next().is_none();
         if exists && empty {
             self.commit(Change::Delete { path: path.to_owned() });
         }
@@ -1211,7 +1145,7 @@ impl Inner {
     pub(super) fn write(&mut self, path: &str, data: &[u8]) {
         if self.leader.contains(path) {
             let time = schedule().time().as_millis() as i64;
-            self.commit(Change::Write { path: path.to_owned(), data: data.to_vec(), time });
+            self.commit(Change::SetData { path: path.to_owned(), data: data.to_vec(), time });
         }
     }
 
@@ -1220,7 +1154,7 @@ impl Inner {
     pub(super) fn litter(&mut self, path: &str, kind: NodeKind, deep: bool) -> Vec<String> {
         let mut made = Vec::new();
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
-        if let Ok(change) = self.leader.create(path, &[], &all, kind, 0, 0)
+        if let Some(change) = self.making(path, &all, kind, 0)
             && let Change::Create { path, .. } = &change
         {
             made.push(path.clone());
@@ -1245,7 +1179,7 @@ impl Inner {
 
     fn add(&mut self, prefix: &str, kind: NodeKind) -> Option<String> {
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
-        let change = self.leader.create(prefix, &[], &all, kind, i64::MAX, 0).ok()?;
+        let change = self.making(prefix, &all, kind, i64::MAX)?;
         let Change::Create { path, .. } = &change else { return None };
         let path = path.clone();
         self.commit(change);
@@ -1254,15 +1188,14 @@ impl Inner {
 
     /// Creates a plain node whose next child has the number `next`.
     pub(super) fn make(&mut self, path: &str, acl: &[Acl], next: i32) {
-        if let Ok(change) = self.leader.create(path, &[], acl, NodeKind::Persistent, 0, 0) {
+        if let Some(change) = self.making(path, acl, NodeKind::Persistent, 0) {
             self.commit(change);
             self.commit(Change::SetNext { path: path.to_owned(), next });
         }
     }
 
     pub(super) fn set_acl(&mut self, path: &str, acl: &[Acl]) {
-        let permissions = acl.iter().map(|acl| acl.permissions).reduce(|all, more| all | more);
-        self.commit(Change::SetPermissions { path: path.to_owned(), permissions });
+        self.commit(Change::SetAcl { path: path.to_owned(), acl: translation::acl(acl) });
     }
 
     // ----- for checks
@@ -1277,16 +1210,20 @@ impl Inner {
     }
 
     pub(super) fn children(&self, path: &str) -> Vec<String> {
-        self.leader.all_children(path).cloned().collect()
+        self.leader.children(path).cloned().collect()
     }
 
     /// Returns a node's children with their data, by the transactions that created them.
     pub(super) fn children_by_age(&self, path: &str) -> BTreeMap<i64, (String, Vec<u8>)> {
         let read = |name: &String| {
-            let (data, stat) = self.leader.data(&path::join(path, name)).ok()?;
-            Some((stat.czxid, (name.clone(), data)))
+            let child = path::join(path, name);
+            let is_readable =
+                |acl: &core::Acl| acl.scheme == "world" && acl.permissions & core::READ != 0;
+            self.leader.acl(&child)?.iter().any(is_readable).then_some(())?;
+            let data = self.leader.data(&child)?.to_vec();
+            Some((self.leader.stat(&child)?.czxid, (name.clone(), data)))
         };
-        self.leader.all_children(path).filter_map(read).collect()
+        self.leader.children(path).filter_map(read).collect()
     }
 
     /// Returns whether a node was created below this one since that transaction.
@@ -1316,7 +1253,7 @@ impl Inner {
         for transaction in self.log.iter().skip(then) {
             let Change::Several(changes) = &transaction.change else { continue };
             written.extend(changes.iter().filter_map(|change| match change {
-                Change::Write { path: of, data, .. } if of == path => Some(data.as_slice()),
+                Change::SetData { path: of, data, .. } if of == path => Some(data.as_slice()),
                 _ => None,
             }));
         }
@@ -1326,7 +1263,7 @@ impl Inner {
     /// Returns the nodes whose data was overwritten since then, and the present length of the log.
     pub(super) fn written_since(&self, then: usize) -> (Vec<String>, usize) {
         let written = self.log[then..].iter().filter_map(|transaction| match &transaction.change {
-            Change::Write { path, .. } => Some(path.clone()),
+            Change::SetData { path, .. } => Some(path.clone()),
             _ => None,
         });
         (written.collect(), self.log.len())
@@ -1339,7 +1276,7 @@ impl Inner {
             _ => None,
         });
         changes.flatten().find_map(|change| match change {
-            Change::Write { path, data, .. } if path == node => {
+            Change::SetData { path, data, .. } if path == node => {
                 String::from_utf8_lossy(data).contains(text).then(|| data.clone())
             }
             _ => None,
@@ -1349,7 +1286,7 @@ impl Inner {
     /// Returns how many transactions have created a node with this data, or written them.
     pub(super) fn times_written(&self, said: &[u8]) -> usize {
         let has_written = |transaction: &&Transaction| match &transaction.change {
-            Change::Create { data, .. } | Change::Write { data, .. } => data == said,
+            Change::Create { data, .. } | Change::SetData { data, .. } => data == said,
             _ => false,
         };
         self.log.iter().filter(has_written).count()
@@ -1364,7 +1301,7 @@ impl Inner {
     }
 
     /// Returns the transaction that created the node last, and the data that it was given.
-    pub(super) fn making(&self, path: &str) -> Option<(i64, &[u8])> {
+    pub(super) fn made_last(&self, path: &str) -> Option<(i64, &[u8])> {
         self.log.iter().rev().find_map(|transaction| match &transaction.change {
             Change::Create { path: made, data, .. } if made == path => {
                 Some((transaction.zxid, &data[..]))

@@ -214,7 +214,7 @@ impl Trial {
 
     /// Returns the transaction that made a node.
     fn born(&self, path: &str) -> Option<i64> {
-        self.world.look(|world| world.making(path).map(|made| made.0))
+        self.world.look(|world| world.made_last(path).map(|made| made.0))
     }
 
     /// Returns the contenders among a node's children: those that say it by their names, and others if they have a session.
@@ -237,7 +237,7 @@ impl Trial {
             return None;
         }
         let said = |(_, data): (i64, &[u8])| data.to_vec();
-        self.world.look(|world| world.making(path).map(said)).filter(|data| !data.is_empty())
+        self.world.look(|world| world.made_last(path).map(said)).filter(|data| !data.is_empty())
     }
 
     /// Checks, while nothing goes wrong, that contenders that may hold soon do so or leave.

@@ -155,7 +155,7 @@ impl Queueing {
         }
         let (data, path) = (item.data().to_owned(), item.item_path().to_owned());
         // Another item may get this path after the queue's node was removed.
-        let made = || stage.world.look(|world| world.making(&path).map(|(made, _)| made));
+        let made = || stage.world.look(|world| world.made_last(&path).map(|(made, _)| made));
         let before = made();
         // A stranger contends for the item with a node that cannot be deleted.
         let stranger = schedule.chance(10).then(|| {
