@@ -2,9 +2,11 @@
 //! `scripts/mutants` tries them.
 //!
 //! ```text
-//! faults list [WORD...]    those whose names contain a word: name, seeds, features, the words that choose
-//!                          the tests, and what breaks, with tabs in between
-//! faults apply NAME        makes the fault in the present folder, and prints the files that it changes
+//! faults list [--changed FILE]... [--shard K/N] [WORD...]
+//!                      those whose names contain a word: name, seeds, features, the words that choose the
+//!                      tests, and what breaks, with tabs in between. With --changed those only that change
+//!                      one of these files; of what is left, with --shard the Kth and each Nth behind it
+//! faults apply NAME    makes the fault in the present folder, and prints the files that it changes
 //! ```
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command")]
@@ -12,12 +14,15 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::{env, fs};
 
 use serde::Deserialize;
 
 /// Where the rows are, in the repository's folder.
 const ROWS: &str = "tests/mutations";
+
+const USAGE: &str = "faults list [--changed FILE]... [--shard K/N] [WORD...], or faults apply NAME";
 
 #[derive(Debug, Deserialize)]
 struct Rows {
@@ -179,12 +184,72 @@ fn faults() -> Result<Vec<Fault>, String> {
     Ok(all)
 }
 
+/// Which of the faults are listed.
+#[derive(Debug, Default)]
+struct Choice {
+    words: Vec<String>,
+    changed: Option<BTreeSet<String>>,
+    shard: Option<Shard>,
+}
+
+/// One of several parts, from 1 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shard {
+    part: usize,
+    parts: usize,
+}
+
+impl Choice {
+    fn read(words: &[String]) -> Result<Choice, String> {
+        let mut choice = Choice::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or(format!("{word} needs a value"));
+            match word.as_str() {
+                "--changed" => {
+                    choice.changed.get_or_insert_default().insert(value()?.clone());
+                }
+                "--shard" => choice.shard = Some(value()?.parse()?),
+                _ => choice.words.push(word.clone()),
+            }
+        }
+        Ok(choice)
+    }
+
+    /// By shard last: so shards are alike in length. Each has rows of each floor, as those of one floor take alike long.
+    fn of<'a>(&self, faults: &'a [Fault]) -> Vec<&'a Fault> {
+        let is_named = |fault: &Fault| {
+            self.words.is_empty() || self.words.iter().any(|word| fault.name.contains(word))
+        };
+        let has_changed = |fault: &Fault| {
+            let changed = self.changed.as_ref();
+            changed.is_none_or(|files| fault.changes().any(|it| files.contains(&it.file)))
+        };
+        let chosen = faults.iter().filter(|fault| is_named(fault) && has_changed(fault));
+        let Shard { part, parts } = self.shard.unwrap_or(Shard { part: 1, parts: 1 });
+        chosen.skip(part - 1).step_by(parts).collect()
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shard, String> {
+        let numbers = text.split_once('/').and_then(|(part, parts)| {
+            Some(Shard { part: part.parse().ok()?, parts: parts.parse().ok()? })
+        });
+        numbers
+            .filter(|shard| (1..=shard.parts).contains(&shard.part))
+            .ok_or(format!("{text:?} is no shard: it is K/N, with K from 1 to N, as in 2/3"))
+    }
+}
+
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
     let done = match words.split_first() {
         Some((verb, words)) if verb == "list" => list(words),
         Some((verb, [name])) if verb == "apply" => apply(name),
-        _ => Err("usage: faults list [WORD...], or faults apply NAME".to_owned()),
+        _ => Err(format!("usage: {USAGE}")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -196,9 +261,7 @@ fn main() -> ExitCode {
 }
 
 fn list(words: &[String]) -> Result<(), String> {
-    let is_wanted =
-        |fault: &Fault| words.is_empty() || words.iter().any(|word| fault.name.contains(word));
-    for fault in faults()?.iter().filter(|fault| is_wanted(fault)) {
+    for fault in Choice::read(words)?.of(&faults()?) {
         println!("{}", fault.row());
     }
     Ok(())
@@ -226,7 +289,7 @@ mod tests {
             .filter_map(|fault| Some(format!("{}: {}", fault.name, fault.made().err()?)))
             .collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
-        assert!(all.len() > 400, "{}", all.len());
+        assert!(all.len() > 200, "{}", all.len());
     }
 
     #[test]
@@ -256,6 +319,61 @@ mod tests {
                 }
             }
         }
+    }
+
+    fn choice(words: &str) -> Result<Choice, String> {
+        Choice::read(&words.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn each_row_is_in_one_shard_and_shards_are_alike_in_length() {
+        let all = faults().unwrap();
+        for parts in [1, 2, 7, all.len(), all.len() + 1] {
+            let names = |part| {
+                let shard = choice(&format!("--shard {part}/{parts}")).unwrap();
+                shard.of(&all).iter().map(|fault| fault.name.clone()).collect::<Vec<_>>()
+            };
+            let shards: Vec<_> = (1..=parts).map(names).collect();
+            let sizes: BTreeSet<usize> = shards.iter().map(Vec::len).collect();
+            assert!(sizes.last().unwrap() - sizes.first().unwrap() <= 1, "{sizes:?}");
+            let dealt = (0..all.len()).map(|row| shards[row % parts][row / parts].clone());
+            assert!(dealt.eq(all.iter().map(|fault| fault.name.clone())), "{parts}");
+            assert_eq!(shards.iter().map(Vec::len).sum::<usize>(), all.len());
+        }
+    }
+
+    #[test]
+    fn a_shard_is_one_of_so_many() {
+        assert_eq!("2/3".parse(), Ok(Shard { part: 2, parts: 3 }));
+        assert_eq!("3/3".parse(), Ok(Shard { part: 3, parts: 3 }));
+        for wrong in ["0/3", "4/3", "0/0", "1/0", "2", "/", "1/", "/1", "-1/3", "1/2/3", "a/b", ""]
+        {
+            let why = wrong.parse::<Shard>().unwrap_err();
+            assert!(why.contains("K from 1 to N"), "{wrong}: {why}");
+        }
+        assert!(choice("--shard").is_err());
+        assert!(choice("--changed").is_err());
+    }
+
+    #[test]
+    fn rows_are_chosen_by_the_files_that_they_change_and_then_by_shard() {
+        let all = faults().unwrap();
+        let names = |words: &str| {
+            let chosen = choice(words).unwrap();
+            chosen.of(&all).iter().map(|fault| fault.name.clone()).collect::<Vec<_>>()
+        };
+        let several = all.iter().find(|fault| !fault.and.is_empty()).unwrap();
+        for change in several.changes() {
+            assert!(names(&format!("--changed {}", change.file)).contains(&several.name));
+        }
+        let rule = names("--changed src/contend/name/rule.rs");
+        assert!(rule.len() > 3 && rule.len() < all.len() / 2, "{rule:?}");
+        let of_both = names("--changed no.rs --changed src/contend/name/rule.rs");
+        assert_eq!(of_both, rule);
+        assert_eq!(names("--changed no.rs"), [""; 0]);
+        let second: Vec<_> = rule.iter().skip(1).step_by(3).cloned().collect();
+        assert_eq!(names("--changed src/contend/name/rule.rs --shard 2/3"), second);
+        assert_eq!(names("--changed src/contend/name/rule.rs no-such-name"), [""; 0]);
     }
 
     #[test]
