@@ -4,3 +4,9 @@
 
 #[doc(hidden)]
 pub mod core;
+mod error;
+mod memory;
+mod zookeeper;
+
+pub use error::{Error, Result};
+pub use zookeeper::{InMemoryBuilder, ZooKeeper};

@@ -8,6 +8,9 @@ mod servers;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
+
+use zklock_testing::core::Rules;
 
 use crate::rt::Mutex;
 
@@ -75,6 +78,22 @@ fn the_simulated_ensemble_answers_as_a_real_one() {
 #[test]
 fn the_simulated_ensemble_removes_containers_as_a_real_one() {
     compare_all(Rig::tidying().and_then(not_old), &scripts::containers());
+}
+
+/// The server in memory has the same decisions, but sessions, connections and bytes of its own.
+#[test]
+fn the_server_in_memory_answers_as_the_simulated_ensemble() {
+    let hour = Duration::from_secs(3600);
+    compare_all(Some(Rig::in_memory(Rules::default(), hour)), &scripts::fixed());
+    let newer = Rules { hides_stat: true, hides_events: true, ..Rules::default() };
+    let rig = Rig::in_memory(newer, hour);
+    assert!(rig.hides_stat && rig.discreet);
+    compare_all(Some(rig), &[scripts::hidden()]);
+    let seeds = 0..super::setting("ZKLOCK_SCRIPTS").unwrap_or(20);
+    let random = seeds.map(scripts::random).collect::<Vec<_>>();
+    compare_all(Some(Rig::in_memory(Rules::default(), hour)), &random);
+    let tidying = Rig::in_memory(Rules::default(), Duration::from_millis(20));
+    compare_all(Some(tidying), &scripts::containers());
 }
 
 /// Skips servers before 3.5: they close the connection of every new session that asks for a

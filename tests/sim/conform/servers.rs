@@ -1,9 +1,14 @@
 //! The two places where scripts are played: a real server, with each client behind its own proxy,
 //! and a simulated ensemble of one server without delays.
 
+use std::any::Any;
 use std::env;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use zklock_testing::ZooKeeper;
+use zklock_testing::core::Rules;
 
 use super::player::{CLIENTS, Ground, Outcome, Player};
 use super::scripts::{self, SEQUENCES, Script};
@@ -42,7 +47,8 @@ const HIDDEN: &str = "/hidden";
 
 /// A server for any number of scripts.
 pub(super) struct Rig {
-    server: Server,
+    address: SocketAddr,
+    _server: Box<dyn Any + Send + Sync>,
     /// Whether it hides events of nodes from clients that may not read them.
     pub(super) discreet: bool,
     /// Whether it hides the stat of such nodes, too.
@@ -76,7 +82,26 @@ impl Rig {
             .fold(Server::builder(), |builder, (path, next)| builder.sequence(*path, *next));
         let builder = properties.iter().fold(builder, |builder, one| builder.property(*one));
         let server = builder.start().expect("a server");
-        let mut rig = Rig { server, discreet: false, hides_stat: false, is_old: false };
+        Some(Rig::on(server.addr(), Box::new(server)))
+    }
+
+    /// Starts a server in memory, which is reached by sockets, too.
+    pub(super) fn in_memory(rules: Rules, check_interval: Duration) -> Rig {
+        let server = SEQUENCES
+            .iter()
+            .fold(ZooKeeper::in_memory_builder(), |builder, (path, next)| {
+                builder.sequence(*path, *next)
+            })
+            .rules(rules)
+            .check_interval(check_interval)
+            .start()
+            .expect("a server in memory");
+        Rig::on(server.hosts().parse().expect("an address"), Box::new(server))
+    }
+
+    fn on(address: SocketAddr, server: Box<dyn Any + Send + Sync>) -> Rig {
+        let (discreet, hides_stat, is_old) = (false, false, false);
+        let mut rig = Rig { address, _server: server, discreet, hides_stat, is_old };
         let mut stranger = rig.stranger();
         stranger.create(BEACON, b"", Kind::Persistent).expect("a beacon");
         let nobody = [raw::Acl::new(raw::ALL, "digest", "a:b")];
@@ -85,7 +110,7 @@ impl Rig {
         rig.is_old = rig.closes_on_containers();
         let told = rig.play(&scripts::hidden());
         rig.discreet = !told.iter().any(|outcome| outcome.has_news());
-        Some(rig)
+        rig
     }
 
     /// The library's own call would make a plain node instead, if it learns in time that it has to.
@@ -94,39 +119,39 @@ impl Rig {
     }
 
     pub(super) fn hosts(&self) -> String {
-        self.server.hosts()
+        self.address.to_string()
     }
 
     pub(super) fn stranger(&self) -> Raw {
-        Raw::connect(&self.server.hosts(), Duration::from_secs(60)).expect("a connection")
+        Raw::connect(&self.hosts(), Duration::from_secs(60)).expect("a connection")
     }
 
     pub(super) fn play(&self, script: &Script) -> Vec<Outcome> {
         let mut stranger = self.stranger();
         stranger.create_all(&script.base()).expect("the script's base");
         let clients = (1..=CLIENTS).map(|_| {
-            let proxy = Proxy::start(self.server.addr());
+            let proxy = Proxy::start(self.address);
             let client = Client::builder(&proxy.hosts()).session_timeout(script.timeout);
             (client.connect().expect("a client"), proxy)
         });
-        let real = Real { server: &self.server, stranger, clients: clients.collect() };
+        let real = Real { hosts: self.hosts(), stranger, clients: clients.collect() };
         Player::new(real, &script.base()).play(&script.steps)
     }
 }
 
-struct Real<'a> {
-    server: &'a Server,
+struct Real {
+    hosts: String,
     stranger: Raw,
     clients: Vec<(Client, Proxy)>,
 }
 
-impl Real<'_> {
+impl Real {
     fn proxy(&self, who: usize) -> &Proxy {
         &self.clients[who - 1].1
     }
 }
 
-impl Ground for Real<'_> {
+impl Ground for Real {
     fn client(&mut self, who: usize) -> Client {
         self.clients[who - 1].0.clone()
     }
@@ -158,7 +183,7 @@ impl Ground for Real<'_> {
     fn expire(&mut self, who: usize, session: i64) {
         self.proxy(who).refuse();
         let timeout = Duration::from_secs(60);
-        let other = Raw::resume(&self.server.hosts(), timeout, session, &password(session));
+        let other = Raw::resume(&self.hosts, timeout, session, &password(session));
         other.expect("the password").close().expect("an end");
         self.proxy(who).pass();
     }

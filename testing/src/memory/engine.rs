@@ -1,0 +1,680 @@
+//! The server without sockets and clocks: bytes of connections and the time in, bytes for connections out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use base64::Engine as _;
+use sha1::{Digest as _, Sha1};
+
+use super::wire::{Malformed, Reader, Write, op};
+use super::words::{self, Counts};
+use crate::core::{
+    Asker, Change, Error, Event, Identity, Reply, Request, Rules, Transaction, Tree, Trigger,
+    Watches, decide,
+};
+
+/// The largest request; a server closes the connection on larger ones.
+const LARGEST: usize = 0xf_ffff;
+/// The answer of a server that is too busy, which leaves the request undone.
+const THROTTLED: i32 = -127;
+
+/// The settings of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) tick: Duration,
+    pub(crate) rules: Rules,
+    /// How often it looks for containers and nodes whose time is over.
+    pub(crate) check_interval: Duration,
+    /// Nodes to make at the start, with the number of the next child.
+    pub(crate) nodes: Vec<(String, i32)>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let (tick, check_interval) = (Duration::from_secs(2), Duration::from_secs(60));
+        Settings { tick, rules: Rules::default(), check_interval, nodes: Vec::new() }
+    }
+}
+
+/// Identifies a connection.
+pub(crate) type ConnectionId = u64;
+
+/// See the module. Times are since the server was made.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    settings: Settings,
+    tree: Tree,
+    zxid: i64,
+    /// When it was made, in milliseconds since 1970.
+    since: i64,
+    sessions: BTreeMap<i64, Session>,
+    next_session: i64,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next_check: Duration,
+    /// Requests whose connections were closed, and which are carried out all the same.
+    late: VecDeque<Late>,
+    pub(crate) faults: Faults,
+    counts: Counts,
+}
+
+/// What is to go wrong.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// How many of the next requests are carried out, and their connections closed instead of an answer.
+    pub(crate) drop_replies: u32,
+    /// How many of the next requests are carried out so much later, and their connections closed at once.
+    pub(crate) delay: Option<(u32, Duration)>,
+    /// Which share of the requests is refused as if the server was too busy.
+    pub(crate) throttle: f64,
+    /// What has come together of it.
+    throttled: f64,
+}
+
+#[derive(Debug)]
+struct Session {
+    password: [u8; 16],
+    timeout: Duration,
+    /// When it ends if its client is not heard before.
+    ends: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    session: Option<i64>,
+    /// What has come and is not a whole frame yet.
+    input: Vec<u8>,
+    out: Vec<u8>,
+    watches: Watches,
+    who: Vec<Identity>,
+    /// It is to be closed once `out` is sent.
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct Late {
+    at: Duration,
+    session: i64,
+    who: Vec<Identity>,
+    request: Request,
+}
+
+/// A request with the number that it must be answered with.
+struct Asked<'a> {
+    xid: i32,
+    op: i32,
+    body: Reader<'a>,
+}
+
+impl Engine {
+    /// A server that was made at this time, in milliseconds since 1970.
+    pub(crate) fn new(settings: Settings, since: i64) -> Engine {
+        let mut tree = Tree::with_system_nodes(settings.rules);
+        let mut zxid = 0;
+        for (path, next) in &settings.nodes {
+            let acl = vec![crate::core::Acl::world(crate::core::ALL)];
+            let mode = crate::core::Mode::Persistent;
+            let create = Change::Create {
+                path: path.clone(),
+                data: Vec::new(),
+                acl,
+                owner: 0,
+                mode,
+                time: since,
+            };
+            for change in [create, Change::SetNext { path: path.clone(), next: *next }] {
+                zxid += 1;
+                tree.apply(&Transaction { zxid, change });
+            }
+        }
+        Engine {
+            next_check: settings.check_interval,
+            settings,
+            tree,
+            zxid,
+            since,
+            sessions: BTreeMap::new(),
+            // As real servers begin: the time in the upper bytes.
+            next_session: (since << 24 & i64::MAX) >> 8,
+            connections: BTreeMap::new(),
+            late: VecDeque::new(),
+            faults: Faults::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    // ----- connections
+
+    /// A client has connected from this machine.
+    pub(crate) fn connect(&mut self, id: ConnectionId) {
+        let who = vec![Identity { scheme: "ip".to_owned(), id: "127.0.0.1".to_owned() }];
+        self.connections.insert(id, Connection { who, ..Connection::default() });
+    }
+
+    /// The client has closed it, or it is closed for another reason.
+    pub(crate) fn disconnect(&mut self, id: ConnectionId) {
+        self.connections.remove(&id);
+    }
+
+    /// What is to be sent, and whether the connection is to be closed after it.
+    pub(crate) fn output(&mut self, id: ConnectionId) -> (&mut Vec<u8>, bool) {
+        let connection = self
+            .connections
+            .entry(id)
+            .or_insert_with(|| Connection { is_over: true, ..Connection::default() });
+        (&mut connection.out, connection.is_over)
+    }
+
+    /// The connections for which there is something to send, or which are to be closed.
+    pub(crate) fn with_output(&self) -> Vec<ConnectionId> {
+        let with = self.connections.iter().filter(|(_, one)| one.is_over || !one.out.is_empty());
+        with.map(|(id, _)| *id).collect()
+    }
+
+    /// Bytes have come.
+    pub(crate) fn input(&mut self, id: ConnectionId, bytes: &[u8], now: Duration) {
+        let Some(connection) = self.connections.get_mut(&id).filter(|one| !one.is_over) else {
+            return;
+        };
+        // Most often a whole frame comes at once.
+        let mut input = std::mem::take(&mut connection.input);
+        input.extend(bytes);
+        let mut rest = &input[..];
+        while let Some((size, body)) = rest.split_at_checked(4) {
+            if self.connections.get(&id).is_none_or(|one| one.is_over) {
+                return;
+            }
+            let word: [u8; 4] = size.try_into().unwrap_or_default();
+            if let Some(text) = self.word(id, word, now) {
+                return self.end_with(id, text.as_bytes());
+            }
+            let Some(size) =
+                usize::try_from(i32::from_be_bytes(word)).ok().filter(|size| *size <= LARGEST)
+            else {
+                return self.end(id);
+            };
+            let Some((frame, after)) = body.split_at_checked(size) else { break };
+            rest = after;
+            self.counts.received += 1;
+            if self.frame(id, frame, now).is_err() {
+                return self.end(id);
+            }
+        }
+        let rest = rest.to_vec();
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.input = rest;
+        }
+    }
+
+    fn word(&self, id: ConnectionId, word: [u8; 4], now: Duration) -> Option<String> {
+        // Only at the beginning.
+        self.connections.get(&id)?.session.is_none().then_some(())?;
+        words::is_known(word).then_some(())?;
+        let connections = self.connections.len();
+        let facts = words::Facts {
+            counts: &self.counts,
+            connections,
+            sessions: self.sessions.len(),
+            zxid: self.zxid,
+            nodes: self.tree.len(),
+            bytes: self.tree.bytes(),
+            ephemerals: self.tree.ephemerals().len(),
+            watches: self.connections.values().map(|one| one.watches.len()).sum(),
+            up: now,
+        };
+        words::answer(word, &facts)
+    }
+
+    fn end(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.is_over = true;
+        }
+    }
+
+    fn end_with(&mut self, id: ConnectionId, last: &[u8]) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.out.extend(last);
+        }
+        self.end(id);
+    }
+
+    /// Closes all connections.
+    pub(crate) fn end_all(&mut self) {
+        for connection in self.connections.values_mut() {
+            connection.out.clear();
+            connection.is_over = true;
+        }
+    }
+
+    fn frame(&mut self, id: ConnectionId, frame: &[u8], now: Duration) -> Result<(), Malformed> {
+        let Some(session) = self.connections.get(&id).and_then(|one| one.session) else {
+            return self.handshake(id, frame, now);
+        };
+        let mut body = Reader(frame);
+        let (xid, op) = (body.int()?, body.int()?);
+        self.touch(session, now);
+        self.asked(id, session, Asked { xid, op, body }, now)
+    }
+
+    // ----- sessions
+
+    fn handshake(
+        &mut self,
+        id: ConnectionId,
+        frame: &[u8],
+        now: Duration,
+    ) -> Result<(), Malformed> {
+        let mut body = Reader(frame);
+        let (_version, seen) = (body.int()?, body.long()?);
+        let (timeout, asked, password) = (body.int()?, body.long()?, body.bytes()?.to_vec());
+        let knows_read_only = !body.is_empty();
+        // It has seen what this server has not: it has lost its data.
+        if seen > self.zxid {
+            self.end(id);
+            return Ok(());
+        }
+        let tick = self.settings.tick;
+        let timeout =
+            Duration::from_millis(u64::try_from(timeout).unwrap_or(0)).clamp(tick * 2, tick * 20);
+        let session = match asked {
+            0 => Some(self.open(timeout, now)),
+            asked => {
+                let is_right =
+                    self.sessions.get(&asked).is_some_and(|one| one.password == password[..]);
+                is_right.then_some(asked)
+            }
+        };
+        if let Some(session) = session.and_then(|id| self.sessions.get_mut(&id)) {
+            session.timeout = timeout;
+        }
+        session.into_iter().for_each(|session| self.touch(session, now));
+        let password =
+            session.and_then(|id| self.sessions.get(&id)).map_or([0; 16], |one| one.password);
+        let timeout = if session.is_some() { timeout } else { Duration::ZERO };
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        connection.session = session;
+        connection.is_over = session.is_none();
+        connection.out.frame(|out| {
+            out.int(0);
+            out.int(i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX));
+            out.long(session.unwrap_or_default());
+            out.bytes(&password);
+            if knows_read_only {
+                out.bool(false);
+            }
+        });
+        Ok(())
+    }
+
+    fn open(&mut self, timeout: Duration, now: Duration) -> i64 {
+        self.next_session += 1;
+        let id = self.next_session;
+        let password = password(id);
+        self.zxid += 1;
+        self.sessions.insert(id, Session { password, timeout, ends: now + timeout });
+        id
+    }
+
+    fn touch(&mut self, session: i64, now: Duration) {
+        let tick = self.settings.tick.max(Duration::from_millis(1));
+        if let Some(session) = self.sessions.get_mut(&session) {
+            // Servers end sessions at whole ticks, and never too early.
+            let ticks = (now + session.timeout).as_nanos() / tick.as_nanos() + 1;
+            let ticks = u32::try_from(ticks).unwrap_or(u32::MAX);
+            session.ends = session.ends.max(tick.saturating_mul(ticks));
+        }
+    }
+
+    /// Whether there is such a session.
+    pub(crate) fn has_session(&self, session: i64) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    /// All sessions.
+    pub(crate) fn sessions(&self) -> Vec<i64> {
+        self.sessions.keys().copied().collect()
+    }
+
+    /// Ends a session as if its timeout were over: its nodes go, and its connections are closed.
+    pub(crate) fn expire(&mut self, session: i64) -> bool {
+        let is_there = self.sessions.remove(&session).is_some();
+        if is_there {
+            self.commit(Change::CloseSession(session));
+            for connection in
+                self.connections.values_mut().filter(|one| one.session == Some(session))
+            {
+                connection.is_over = true;
+            }
+        }
+        is_there
+    }
+
+    /// Each session has its whole timeout again, as after a start.
+    pub(crate) fn renew_sessions(&mut self, now: Duration) {
+        self.sessions().into_iter().for_each(|session| self.touch(session, now));
+    }
+
+    // ----- time
+
+    /// When something is to be done next, if nothing comes before.
+    pub(crate) fn next(&self) -> Duration {
+        let ends = self.sessions.values().map(|session| session.ends);
+        let late = self.late.iter().map(|late| late.at);
+        ends.chain(late).fold(self.next_check, Duration::min)
+    }
+
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, now: Duration) {
+        while let Some(at) = self.late.iter().position(|late| late.at <= now) {
+            let Some(Late { session, who, request, .. }) = self.late.remove(at) else { break };
+            if self.has_session(session) {
+                let _ = self.decide(session, &who, &mut Watches::default(), &request, now);
+            }
+        }
+        let over = self.sessions.iter().filter(|(_, session)| session.ends <= now);
+        for session in over.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.expire(session);
+        }
+        if self.next_check <= now {
+            self.next_check = now + self.settings.check_interval;
+            for path in self.tree.overdue(self.time(now)) {
+                self.commit(Change::Delete { path });
+            }
+        }
+    }
+
+    fn time(&self, now: Duration) -> i64 {
+        self.since + i64::try_from(now.as_millis()).unwrap_or(i64::MAX / 2)
+    }
+
+    // ----- requests
+
+    fn commit(&mut self, change: Change) -> i64 {
+        self.zxid += 1;
+        let transaction = Transaction { zxid: self.zxid, change };
+        let triggers = self.tree.apply(&transaction);
+        for trigger in &triggers {
+            self.fire(trigger);
+        }
+        self.zxid
+    }
+
+    fn fire(&mut self, trigger: &Trigger) {
+        let hides_events = self.settings.rules.hides_events;
+        for connection in self.connections.values_mut().filter(|one| !one.is_over) {
+            if connection.watches.fire(trigger, &connection.who, hides_events) {
+                event(&mut connection.out, trigger.event, &trigger.path);
+                self.counts.sent += 1;
+            }
+        }
+    }
+
+    /// Decides on a request and carries it out; returns the answer and the number of the last transaction.
+    fn decide(
+        &mut self,
+        session: i64,
+        who: &[Identity],
+        watches: &mut Watches,
+        request: &Request,
+        now: Duration,
+    ) -> (Result<Reply, Error>, i64) {
+        let asker = Asker { session, who, zxid: self.zxid + 1, time: self.time(now) };
+        let decision = decide(&self.tree, &self.tree, watches, &asker, request);
+        match decision.change {
+            Some(change) => {
+                self.commit(change);
+            }
+            // A refused change has a number, too.
+            None if request.is_for_the_leader() && !matches!(request, Request::Sync { .. }) => {
+                self.zxid += 1
+            }
+            None => {}
+        }
+        (decision.reply, self.zxid)
+    }
+
+    fn asked(
+        &mut self,
+        id: ConnectionId,
+        session: i64,
+        asked: Asked<'_>,
+        now: Duration,
+    ) -> Result<(), Malformed> {
+        let Asked { xid, op, mut body } = asked;
+        match op {
+            op::PING => {
+                self.answer(id, xid, self.zxid, 0, |_| ());
+                return Ok(());
+            }
+            op::AUTH => return self.auth(id, xid, body),
+            op::CLOSE => {
+                self.expire(session);
+                self.answer(id, xid, self.zxid, 0, |_| ());
+                self.end(id);
+                return Ok(());
+            }
+            _ => {}
+        }
+        // Its nodes are gone, but its client does not know.
+        if !self.has_session(session) {
+            self.answer(id, xid, self.zxid, Error::SessionExpired.code(), |_| ());
+            self.end(id);
+            return Ok(());
+        }
+        if self.is_throttled() {
+            self.answer(id, xid, self.zxid, THROTTLED, |_| ());
+            return Ok(());
+        }
+        if let op::SET_WATCHES | op::SET_WATCHES2 = op {
+            let (restored, seen) = body.watches(op)?;
+            let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+            for (missed, path) in connection.watches.restore(restored, seen, &self.tree) {
+                event(&mut connection.out, missed, &path);
+            }
+            self.answer(id, xid, self.zxid, 0, |_| ());
+            return Ok(());
+        }
+        let steps = if op == op::MULTI { Reader(body.0).steps()? } else { Vec::new() };
+        let Some(request) = body.request(op)? else {
+            self.answer(id, xid, self.zxid, Error::Unimplemented.code(), |_| ());
+            return Ok(());
+        };
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        let (mut watches, who) =
+            (std::mem::take(&mut connection.watches), std::mem::take(&mut connection.who));
+        if self.faults.takes_late() {
+            let after = self.faults.delay.map_or(Duration::ZERO, |(_, after)| after);
+            self.late.push_back(Late { at: now + after, session, who, request });
+            self.end(id);
+            return Ok(());
+        }
+        // Its own watches fire, too, before its answer is sent.
+        if request.is_for_the_leader() {
+            connection.watches = std::mem::take(&mut watches);
+            connection.who.clone_from(&who);
+        }
+        let (reply, zxid) = self.decide(session, &who, &mut watches, &request, now);
+        if let Some(connection) =
+            self.connections.get_mut(&id).filter(|_| !request.is_for_the_leader())
+        {
+            (connection.watches, connection.who) = (watches, who);
+        }
+        if self.faults.drops_reply() {
+            self.end(id);
+            return Ok(());
+        }
+        match reply {
+            Ok(reply) => {
+                self.answer(id, xid, zxid, 0, |out| write_reply(out, op, &steps, &request, &reply))
+            }
+            Err(error) => self.answer(id, xid, zxid, error.code(), |_| ()),
+        }
+        Ok(())
+    }
+
+    fn is_throttled(&mut self) -> bool {
+        let faults = &mut self.faults;
+        faults.throttled += faults.throttle;
+        let is = faults.throttled >= 1.0;
+        if is {
+            faults.throttled -= 1.0;
+        }
+        is
+    }
+
+    fn auth(&mut self, id: ConnectionId, xid: i32, mut body: Reader<'_>) -> Result<(), Malformed> {
+        let (_type, scheme, said) = (body.int()?, body.string()?, body.bytes()?);
+        let name = said.split(|byte| *byte == b':').next().unwrap_or_default();
+        match &*scheme {
+            "digest" => {
+                let hash = base64::engine::general_purpose::STANDARD.encode(Sha1::digest(said));
+                let proved = format!("{}:{hash}", String::from_utf8_lossy(name));
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.who.push(Identity { scheme, id: proved });
+                }
+                self.answer(id, xid, 0, 0, |_| ());
+            }
+            "ip" => self.answer(id, xid, 0, 0, |_| ()),
+            _ => {
+                self.answer(id, xid, 0, Error::AuthFailed.code(), |_| ());
+                self.end(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        id: ConnectionId,
+        xid: i32,
+        zxid: i64,
+        error: i32,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
+        self.counts.sent += 1;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.out.frame(|out| {
+                out.int(xid);
+                out.long(zxid);
+                out.int(error);
+                body(out);
+            });
+        }
+    }
+}
+
+impl Faults {
+    fn takes_late(&mut self) -> bool {
+        match &mut self.delay {
+            Some((left, _)) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn drops_reply(&mut self) -> bool {
+        let is_dropped = self.drop_replies > 0;
+        self.drop_replies -= u32::from(is_dropped);
+        is_dropped
+    }
+}
+
+/// A session's password, which real servers derive from its id alone, too: sixteen bytes of Java's `Random`, which begins
+/// with the id and a constant.
+fn password(session: i64) -> [u8; 16] {
+    const MASK: u64 = (1 << 48) - 1;
+    let mut state = ((session ^ 0xb341_5c00) as u64 ^ 0x5_deec_e66d) & MASK;
+    let mut password = [0; 16];
+    for four in password.chunks_mut(4) {
+        state = state.wrapping_mul(0x5_deec_e66d).wrapping_add(11) & MASK;
+        four.copy_from_slice(&((state >> 16) as u32).to_le_bytes());
+    }
+    password
+}
+
+fn event(out: &mut Vec<u8>, event: Event, path: &str) {
+    let number = match event {
+        Event::Created => 1,
+        Event::Deleted => 2,
+        Event::DataChanged => 3,
+        Event::ChildrenChanged => 4,
+    };
+    // The session is connected.
+    let state = 3;
+    out.frame(|out| {
+        out.int(-1);
+        out.long(-1);
+        out.int(0);
+        out.int(number);
+        out.int(state);
+        out.bytes(path.as_bytes());
+    });
+}
+
+fn write_reply(
+    out: &mut Vec<u8>,
+    op: i32,
+    steps: &[(i32, crate::core::Step)],
+    request: &Request,
+    reply: &Reply,
+) {
+    match reply {
+        Reply::Created(path, stat) => {
+            out.bytes(path.as_bytes());
+            if op != op::CREATE {
+                out.stat(stat);
+            }
+        }
+        // The answer to a sync is the path.
+        Reply::Done => {
+            if let Request::Sync { path } = request {
+                out.bytes(path.as_bytes());
+            }
+        }
+        Reply::Stat(stat) => out.stat(stat),
+        Reply::Data(data, stat) => {
+            out.bytes(data);
+            out.stat(stat);
+        }
+        Reply::Children(names, stat) => {
+            out.int(i32::try_from(names.len()).unwrap_or(i32::MAX));
+            names.iter().for_each(|name| out.bytes(name.as_bytes()));
+            if op == op::GET_CHILDREN2 {
+                out.stat(stat);
+            }
+        }
+        Reply::Acl(acl, stat) => {
+            out.acl(acl);
+            out.stat(stat);
+        }
+        Reply::Multi(done) => {
+            for (place, (op, _)) in steps.iter().enumerate() {
+                match done {
+                    Ok(done) => {
+                        header(out, *op, false, 0);
+                        if let Some(reply) = done.get(place) {
+                            write_reply(out, *op, &[], request, reply);
+                        }
+                    }
+                    Err((failed, error)) => {
+                        let error = match place.cmp(failed) {
+                            std::cmp::Ordering::Less => 0,
+                            std::cmp::Ordering::Equal => error.code(),
+                            std::cmp::Ordering::Greater => Error::RuntimeInconsistency.code(),
+                        };
+                        header(out, -1, false, error);
+                        out.int(error);
+                    }
+                }
+            }
+            header(out, -1, true, -1);
+        }
+    }
+}
+
+fn header(out: &mut Vec<u8>, op: i32, is_end: bool, error: i32) {
+    out.int(op);
+    out.bool(is_end);
+    out.int(error);
+}
