@@ -1,4 +1,5 @@
-//! The manual pages: each option is a part, also those that `-h` leaves out, and what `pages` says of the rest.
+//! The manual pages: each option is a part, also those that `-h` leaves out, and what `pages` says of the
+//! rest.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +10,8 @@ use clap_mangen::Man;
 use super::options::Options;
 use crate::exit::{Exit, Failure};
 
-/// What pages say beside their options, by their names. A heading begins with `#`, an item of a list with `-`; lines
-/// that begin with four spaces are not joined.
+/// What pages say beside their options, by their names. A heading begins with `#`, an item of a list with
+/// `-`; lines that begin with four spaces are not joined.
 const MORE: [(&str, &str); 7] = [
     ("zklock", include_str!("pages/zklock.txt")),
     ("zklock-run", include_str!("pages/run.txt")),
