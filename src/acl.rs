@@ -119,7 +119,8 @@ impl From<Acl> for Vec<Acl> {
     }
 }
 
-/// Why servers may refuse a node with this ACL, as it stands behind "does not accept the ACL": they tell nothing.
+/// Why servers may refuse a node with this ACL, as it stands behind "does not accept the ACL": they tell
+/// nothing.
 pub(crate) fn why_refused(acl: &[Acl]) -> String {
     let entry = |entry: &Acl| format!("{}:{}", entry.scheme, entry.id);
     let mut wrong = acl.iter().filter_map(|one| Some((one, fault_of(one)?)));

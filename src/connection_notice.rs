@@ -14,8 +14,8 @@ pub(crate) enum End {
     AuthFailed,
     /// The client was closed.
     Closed,
-    /// A request had no answer and nothing was held: the client has ended it, as such a request can be carried
-    /// out until then, and opens another one.
+    /// A request had no answer and nothing was held: the client has ended it, as such a request can be
+    /// carried out until then, and opens another one.
     Replaced,
 }
 

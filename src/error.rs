@@ -38,8 +38,8 @@ pub enum ErrorKind {
     /// connections were closed right after a request of one size, more than 64 KiB, requests of
     /// that size or more fail with this kind for a minute, without being sent.
     TooLarge,
-    /// A quota (count or bytes) on the path or above it is used up, and the servers enforce quotas. Nothing was
-    /// changed; deletes are still possible.
+    /// A quota (count or bytes) on the path or above it is used up, and the servers enforce quotas. Nothing
+    /// was changed; deletes are still possible.
     QuotaExceeded,
     /// No server answered in time, and the call has changed nothing.
     ///
@@ -64,8 +64,8 @@ pub enum ErrorKind {
     /// The lock node's sequence numbers are used up; once it has no children, the library makes it
     /// anew.
     SequenceExhausted,
-    /// Other clients use another number of permits or participants, or the participant has voted
-    /// otherwise before, or a node above is ephemeral, and can have no children. Nothing was acquired or voted.
+    /// Other clients use another number of permits or participants, or the participant has voted otherwise
+    /// before, or a node above is ephemeral, and can have no children. Nothing was acquired or voted.
     Conflict,
     /// Another member or participant has the requested name.
     Taken,

@@ -40,8 +40,8 @@ pub enum Event {
         /// How long the locks are certain to be held if no server answers again.
         lease_left: Option<Duration>,
     },
-    /// A server serves the session again; its locks were kept. Or another session, which a `Connected` has told of,
-    /// serves in its place, as nothing was held in it.
+    /// A server serves the session again; its locks were kept. Or another session, which a `Connected` has
+    /// told of, serves in its place, as nothing was held in it.
     #[non_exhaustive]
     Resumed {
         /// The session's id.
@@ -68,9 +68,9 @@ pub enum Event {
         /// How long the process was not running, at least.
         gap: Duration,
     },
-    /// A call waits for a lock because others are ahead. If it then waits for other threads of its
-    /// process, or for those that contend when it has left the [waiting room](crate::LockNode::waiting_room) behind, it
-    /// reports that again.
+    /// A call waits for a lock because others are ahead. If it then waits for other threads of its process,
+    /// or for those that contend when it has left the [waiting room](crate::LockNode::waiting_room) behind,
+    /// it reports that again.
     #[non_exhaustive]
     Waiting {
         /// The lock path.
@@ -81,12 +81,12 @@ pub enum Event {
         /// call waits for another thread of this process, which may hand the lock over within
         /// microseconds.
         holder: Option<String>,
-        /// The thread that waits, until an `Acquired` or a `NotAcquired` of this lock and thread. (Neither comes if
-        /// the call panics, as a logger may.)
+        /// The thread that waits, until an `Acquired` or a `NotAcquired` of this lock and thread. (Neither
+        /// comes if the call panics, as a logger may.)
         thread: ThreadId,
     },
-    /// A call has waited for a second behind a contender of a recipe that this library does not know. Told once about each
-    /// such node: see [`foreign_contenders`](crate::ClientBuilder::foreign_contenders).
+    /// A call has waited for a second behind a contender of a recipe that this library does not know. Told
+    /// once about each such node: see [`foreign_contenders`](crate::ClientBuilder::foreign_contenders).
     #[non_exhaustive]
     WaitingForForeign {
         /// The lock path.
@@ -117,8 +117,8 @@ pub enum Event {
         /// The thread that has acquired it.
         thread: ThreadId,
     },
-    /// A call has ended without the lock that it wanted. Not reported of arguments that are refused before the
-    /// ensemble is asked.
+    /// A call has ended without the lock that it wanted. Not reported of arguments that are refused before
+    /// the ensemble is asked.
     #[non_exhaustive]
     NotAcquired {
         /// The lock path.
@@ -132,8 +132,8 @@ pub enum Event {
         /// The thread of the call.
         thread: ThreadId,
     },
-    /// A call waits for a lock for ever: holders wait for each other, unless a guard was given to another thread.
-    /// See [`warn_of_deadlock_after`](crate::ClientBuilder::warn_of_deadlock_after).
+    /// A call waits for a lock for ever: holders wait for each other, unless a guard was given to another
+    /// thread. See [`warn_of_deadlock_after`](crate::ClientBuilder::warn_of_deadlock_after).
     #[non_exhaustive]
     Deadlock {
         /// The path of the lock that the call waits for.
@@ -158,8 +158,8 @@ pub enum Event {
         /// The node.
         path: String,
     },
-    /// The library no longer tries to delete a node of which it reported a `CleanupPending`: the node is gone, or its
-    /// session is over, or the client is.
+    /// The library no longer tries to delete a node of which it reported a `CleanupPending`: the node is
+    /// gone, or its session is over, or the client is.
     #[non_exhaustive]
     CleanupEnded {
         /// The node.

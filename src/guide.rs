@@ -15,9 +15,10 @@
 //! - A holder that may hang must not block the others for ever:
 //!   [`hold_at_most`](crate::DistributedLock::hold_at_most), a setting of all locks, and [fencing
 //!   tokens](crate::FencingToken).
-//! - Urgent ones must not wait behind patient ones: [`patience`](crate::DistributedLock::patience), a setting of
-//!   mutexes and read/write locks, which all who use the path should have. With
-//!   [`ask_worse`](crate::DistributedLock::ask_worse) they need not wait for a patient holder that makes room.
+//! - Urgent ones must not wait behind patient ones: [`patience`](crate::DistributedLock::patience), a setting
+//!   of mutexes and read/write locks, which all who use the path should have. With
+//!   [`ask_worse`](crate::DistributedLock::ask_worse) they need not wait for a patient holder that makes
+//!   room.
 //! - Several locks, all or none: [`MultiLock`](crate::MultiLock). One after the other can deadlock.
 //! - All wait for a signal: [`Barrier`](crate::Barrier), not a held lock, which ends with its
 //!   holder.

@@ -46,8 +46,9 @@ impl Exit {
         }
     }
 
-    /// The end of this process. After INT and TERM it ends as all programs do, by the signal. Otherwise, after
-    /// Ctrl-C, a shell's loop around it would go on, and systemd would take what it has stopped for failed.
+    /// The end of this process. After INT and TERM it ends as all programs do, by the signal. Otherwise,
+    /// after Ctrl-C, a shell's loop around it would go on, and systemd would take what it has stopped for
+    /// failed.
     pub(crate) fn end(self) -> ExitCode {
         self.end_by_signal();
         ExitCode::from(self.code())

@@ -7,7 +7,8 @@ use std::time::Duration;
 /// The guard kills the command this long before the lock ends.
 pub(crate) const KILL_BEFORE_END: Duration = Duration::from_millis(150);
 
-/// How long the command has from TERM to KILL, unless it is said or the session timeout is too short for that.
+/// How long the command has from TERM to KILL, unless it is said or the session timeout is too short for
+/// that.
 pub(crate) const USUAL_GRACE: Duration = Duration::from_secs(2);
 
 /// How often zklock looks at the lock, and tells the guard until when it is held.
@@ -39,8 +40,8 @@ pub(crate) fn survives(session_timeout: Duration, outage_limit: Duration) -> Opt
 mod tests {
     use super::*;
 
-    /// Session timeout and what an outage takes from the lease at most, by the library; grace and outage that a
-    /// command survives; in milliseconds.
+    /// Session timeout and what an outage takes from the lease at most, by the library; grace and outage that
+    /// a command survives; in milliseconds.
     #[test]
     fn an_outage_has_its_part_of_the_lease_beside_the_grace() {
         for (timeout, limit, grace, outage) in [

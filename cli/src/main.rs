@@ -1,10 +1,10 @@
 //! `zklock`: runs commands under ZooKeeper locks, and shows who holds and who waits.
 //!
-//! The map: `args` is what it is told; `run` runs commands, `look` shows locks, `doctor` looks for what is wrong, `top`
-//! shows all locks as they change, `serve` serves them by HTTP, and `act` asks holders, breaks, holds and releases locks,
-//! and compares fencing tokens. `words` and `output` are what people read, and how they get it without holding anybody up.
-//! `connect` is a client with the settings given, `exit` has the exit codes, `lease_budget` says what time a command has
-//! to end.
+//! The map: `args` is what it is told; `run` runs commands, `look` shows locks, `doctor` looks for what is
+//! wrong, `top` shows all locks as they change, `serve` serves them by HTTP, and `act` asks holders, breaks,
+//! holds and releases locks, and compares fencing tokens. `words` and `output` are what people read, and how
+//! they get it without holding anybody up. `connect` is a client with the settings given, `exit` has the exit
+//! codes, `lease_budget` says what time a command has to end.
 
 #![forbid(unsafe_code)]
 // What only `run` and `lead` use is compiled elsewhere, too.

@@ -230,7 +230,7 @@ fn a_job_whose_zklock_is_killed_is_done_by_the_next_host() {
 
 #[test]
 fn a_job_whose_session_is_lost_is_done_by_the_next_host() {
-    // As the README says, the next one may begin some milliseconds before the first is killed: it waits for that.
+    // As the manual of run says, the next one may begin some milliseconds before the first is killed: it waits for that.
     let cron = Cron::judged_by("cron-expired", "-w 100");
     let (first, others) = cron.start_five();
     let name = first.name.clone();

@@ -62,8 +62,8 @@ impl ClientGauges {
         gauge!("zklock_cleanups_pending").increment(more);
     }
 
-    /// The session is in this state, perhaps after an outage that lasted so long; `None` if there will be no other
-    /// session.
+    /// The session is in this state, perhaps after an outage that lasted so long; `None` if there will be no
+    /// other session.
     pub(crate) fn session_is(&self, state: Option<&'static str>, outage: Option<Duration>) {
         let mut added = self.added();
         let before = mem::replace(&mut added.state, state);

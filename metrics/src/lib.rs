@@ -1,5 +1,5 @@
-//! Metrics of [`zklock`]'s locks and sessions, for the facade crate [`metrics`]: how long locks are waited for and
-//! held, which calls got none, which holds were lost, and how the sessions fare.
+//! Metrics of [`zklock`]'s locks and sessions, for the facade crate [`metrics`]: how long locks are waited
+//! for and held, which calls got none, which holds were lost, and how the sessions fare.
 //!
 //! ```no_run
 //! use zklock::{Client, DistributedLock};
@@ -25,14 +25,14 @@
 //! | `zklock_suspended_seconds_total` | counter | | how long sessions were without a connection, in whole seconds, counted when that ends |
 //! | `zklock_cleanups_pending` | gauge | | how many nodes could not be deleted yet |
 //!
-//! `what` is `lock`, `permit`, `leadership`, or another thing that can be lost; `lock` is a [label](LockMetrics::labelled_by)
-//! made of the lock path.
+//! `what` is `lock`, `permit`, `leadership`, or another thing that can be lost; `lock` is a
+//! [label](LockMetrics::labelled_by) made of the lock path.
 //!
-//! Install the exporter before the first client, and let it forget no gauges that have not changed for a while: the gauges
-//! are counted up and down.
+//! Install the exporter before the first client, and let it forget no gauges that have not changed for a
+//! while: the gauges are counted up and down.
 //!
-//! The metrics are made of [`Event`]s, so they lag behind by as much as the function for events does. Each client takes
-//! its part off the gauges when it is closed or dropped and its last event is told.
+//! The metrics are made of [`Event`]s, so they lag behind by as much as the function for events does. Each
+//! client takes its part off the gauges when it is closed or dropped and its last event is told.
 
 #![forbid(unsafe_code)]
 
@@ -59,7 +59,8 @@ pub struct LockMetrics {
 }
 
 impl LockMetrics {
-    /// Metrics whose label `lock` is the path of the lock without its name: that of `/locks/nightly` is `/locks`.
+    /// Metrics whose label `lock` is the path of the lock without its name: that of `/locks/nightly` is
+    /// `/locks`.
     #[must_use]
     pub fn new() -> LockMetrics {
         LockMetrics::labelled_by(|path| match path.rsplit_once('/') {
@@ -70,9 +71,9 @@ impl LockMetrics {
 
     /// Metrics whose label `lock` is what this function makes of a lock path.
     ///
-    /// It runs on the thread of the events, once for each event of a lock. At most 1,000 different labels are used; any
-    /// further ones are `other`. (A monitoring system keeps each combination of labels for ever: do not
-    /// make one of each path where there are many.)
+    /// It runs on the thread of the events, once for each event of a lock. At most 1,000 different labels are
+    /// used; any further ones are `other`. (A monitoring system keeps each combination of labels for ever: do
+    /// not make one of each path where there are many.)
     #[must_use]
     pub fn labelled_by(label: impl Fn(&str) -> String + Send + Sync + 'static) -> LockMetrics {
         LockMetrics { labels: Arc::new(Labels::new(label)) }
@@ -81,8 +82,9 @@ impl LockMetrics {
     /// Returns the function for the events of one client, for
     /// [`ClientBuilder::on_event`](zklock::ClientBuilder::on_event).
     ///
-    /// Each client needs one of its own, and so a builder of its own: clones of a builder share it. It records to the recorder that is installed when an event is told; the
-    /// descriptions of the metrics go to the one that is installed now.
+    /// Each client needs one of its own, and so a builder of its own: clones of a builder share it. It
+    /// records to the recorder that is installed when an event is told; the descriptions of the metrics go to
+    /// the one that is installed now.
     pub fn recorder(&self) -> impl Fn(&Event) + Send + Sync + use<> {
         describe();
         let (labels, gauges) = (Arc::clone(&self.labels), ClientGauges::default());

@@ -25,7 +25,8 @@ impl Hold {
         (data, acl): (&[u8], &[Acl]),
         wait: &Wait,
     ) -> Result<Hold> {
-        // Otherwise a reader's node would be made for nothing, and a lost answer to that could end the session.
+        // Otherwise a reader's node would be made for nothing, and a lost answer to that could end the
+        // session.
         self.check()?;
         let lock_node = path::parent(self.path()).to_owned();
         let sequence = Ticket::parse(path::last(self.path())).map(|ticket| ticket.sequence());

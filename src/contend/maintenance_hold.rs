@@ -1,8 +1,8 @@
-//! Holds a lock for maintenance: makes a contender's node that belongs to no session, waits until it is the first, moves
-//! its end, and deletes it.
+//! Holds a lock for maintenance: makes a contender's node that belongs to no session, waits until it is the
+//! first, moves its end, and deletes it.
 //!
-//! The node is the same from the beginning to the end. Until it is the first, it says that the hold is asked for, and is
-//! written anew every ten seconds: waiters delete it when that has not happened for thirty.
+//! The node is the same from the beginning to the end. Until it is the first, it says that the hold is asked
+//! for, and is written anew every ten seconds: waiters delete it when that has not happened for thirty.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,8 +49,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) end: MaintenanceEnd,
 }
 
-/// Holds the lock as soon as no contender is ahead; `None` if others are still ahead when the time, or that of the hold,
-/// is over.
+/// Holds the lock as soon as no contender is ahead; `None` if others are still ahead when the time, or that
+/// of the hold, is over.
 pub(crate) fn hold_for_maintenance(
     contention: &Contention<'_>,
     terms: Terms<'_>,
@@ -156,7 +156,8 @@ fn check_end(end: MaintenanceEnd, lock_node: &str) -> Result<()> {
 struct Maker<'a> {
     contention: &'a Contention<'a>,
     terms: Terms<'a>,
-    /// They stand in the names of its nodes, one for each attempt, so that these are found after a lost reply.
+    /// They stand in the names of its nodes, one for each attempt, so that these are found after a lost
+    /// reply.
     guids: Vec<Uuid>,
     /// As long as it lasts, nodes that it may have made are its own.
     meant: StillMeant,
@@ -264,8 +265,8 @@ impl<'a> Maker<'a> {
         self.renewal = now.checked_add(RENEWED_EVERY);
     }
 
-    /// Waits until no contender is ahead, and returns since when, by the ensemble's clock; `None` if the hold's own time
-    /// is over before.
+    /// Waits until no contender is ahead, and returns since when, by the ensemble's clock; `None` if the
+    /// hold's own time is over before.
     fn come_first(&mut self) -> Result<Option<i64>, Stop> {
         loop {
             let session = self.watch_loop.call.session()?;
@@ -382,8 +383,8 @@ impl<'a> Maker<'a> {
         if is_over { Ok(None) } else { Err(error) }
     }
 
-    /// The error of a call that ends like this. What it has made is deleted, or ends by itself; otherwise the error says
-    /// that the lock may be held.
+    /// The error of a call that ends like this. What it has made is deleted, or ends by itself; otherwise the
+    /// error says that the lock may be held.
     fn withdraw(self, stop: Stop) -> Error {
         let Contention { client, node, .. } = self.contention;
         let call = &self.watch_loop.call;
@@ -404,8 +405,8 @@ impl<'a> Maker<'a> {
         Error::gather([in_doubt.clone(), error]).unwrap_or(in_doubt)
     }
 
-    /// Deletes its node if that is quick, otherwise in the background: what is asked for ends by itself, too. Returns
-    /// whether it is gone.
+    /// Deletes its node if that is quick, otherwise in the background: what is asked for ends by itself, too.
+    /// Returns whether it is gone.
     fn delete_soon(&self) -> bool {
         let Some(session) = self.watch_loop.call.live_session() else { return false };
         let until = Deadline::after(DROP_LIMIT);
@@ -460,8 +461,8 @@ fn create(
     Err(Fault::NoNode)
 }
 
-/// Writes to the node, of which this version is known: not if that is a request from before the present one was
-/// written.
+/// Writes to the node, of which this version is known: not if that is a request from before the present one
+/// was written.
 fn write_from(session: &Session, path: &str, data: &[u8], mut version: i32) -> Answer<Stat> {
     loop {
         match session.write_version(path, data, Some(version)) {

@@ -1,12 +1,12 @@
-//! Acquires a lock whose contenders have patience: each waits in a room beside the lock until it is its turn to contend,
-//! and leaves the room when it holds.
+//! Acquires a lock whose contenders have patience: each waits in a room beside the lock until it is its turn
+//! to contend, and leaves the room when it holds.
 //!
-//! The room only decides who may contend next; that there is one holder at a time is the lock's own affair. A member's
-//! place is its number plus its patience, fixed when its node is made: at most so many later ones come before it. All
-//! agree on that by the names alone.
+//! The room only decides who may contend next; that there is one holder at a time is the lock's own affair. A
+//! member's place is its number plus its patience, fixed when its node is made: at most so many later ones
+//! come before it. All agree on that by the names alone.
 //!
-//! Who contends stays there, so a member that comes later waits for those who contend already: of each kind of patience
-//! that is at most one, as the next one like it comes in only when that one holds.
+//! Who contends stays there, so a member that comes later waits for those who contend already: of each kind
+//! of patience that is at most one, as the next one like it comes in only when that one holds.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,8 +31,8 @@ pub(crate) fn room_of(lock: &str) -> String {
     path::join(path::parent(lock), &format!("{ROOM}{}", path::last(lock)))
 }
 
-/// Contends in the room, and then for the lock, in the session of its place in the room: if that ends, it begins anew.
-/// `None` as for other acquisitions.
+/// Contends in the room, and then for the lock, in the session of its place in the room: if that ends, it
+/// begins anew. `None` as for other acquisitions.
 pub(crate) fn acquire_in_turn(
     room: &Contention<'_>,
     lock: &Contention<'_>,
@@ -46,7 +46,8 @@ pub(crate) fn acquire_in_turn(
         let Some(mut place) = pursue(room, &mut call, limits.patient, others, None, Some)? else {
             return others.or_unanswered(None, begin, core, lock.node);
         };
-        // What is acquired, and may be lost, is the lock. But who waits in the room waits for what this one waits for.
+        // What is acquired, and may be lost, is the lock. But who waits in the room waits for what this one
+        // waits for.
         place.held_node().report_no_loss();
         place.note_taken();
         let session = Arc::clone(&place.held_node().session);

@@ -1,5 +1,5 @@
-//! Writes the link's lines to the program's log, on a thread of its own: a logger may block or use the client, and
-//! the link must go on meanwhile. The thread ends when no line waits.
+//! Writes the link's lines to the program's log, on a thread of its own: a logger may block or use the
+//! client, and the link must go on meanwhile. The thread ends when no line waits.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! The recipes.
 //!
-//! - [`locks`], and [`election`]: each consists of a form, which tells the engine what its contenders ask for, and a
-//!   guard, which dereferences to its [`Hold`](crate::Hold).
+//! - [`locks`], and [`election`]: each consists of a form, which tells the engine what its contenders ask
+//!   for, and a guard, which dereferences to its [`Hold`](crate::Hold).
 //! - [`data`]: znodes, values, counters and transactions.
 //! - Others: [`barrier`], [`double_barrier`], [`two_phase_commit`], [`group`]; [`once`], which is a lock and
 //!   marks; [`queue`] and [`priority_queue`], which share the items of the first.

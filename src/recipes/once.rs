@@ -177,10 +177,10 @@ impl Once {
     ///   answer in time; [`Unsupported`](ErrorKind::Unsupported) for a client of a program's own
     ///   handle; otherwise as [`DistributedLock::lock`];
     /// - after the job, with a message that says that it has run:
-    ///   [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the mark could not be written, or may
-    ///   have been written: without a mark, another call runs the job again;
-    ///   [`NodeDeleted`](ErrorKind::NodeDeleted) or [`SessionLost`](ErrorKind::SessionLost) if the lock was lost
-    ///   meanwhile, so that another call may have run the job, too.
+    ///   [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the mark could not be written, or may have been
+    ///   written: without a mark, another call runs the job again; [`NodeDeleted`](ErrorKind::NodeDeleted) or
+    ///   [`SessionLost`](ErrorKind::SessionLost) if the lock was lost meanwhile, so that another call may
+    ///   have run the job, too.
     pub fn run<T, E: From<Error>>(
         &self,
         key: impl AsRef<str>,

@@ -4,8 +4,8 @@
 //! - [`call`]: what blocks the program: until when, what ends it, and which session it asks.
 //! - [`requests`]: the requests of a session, and what deletes its nodes in the background.
 //! - [`owned`]: the ephemeral nodes of a session, and creates of them that got no answer.
-//! - [`connection`]: what a session needs of a connection; [`over_link`] is our own, `adopted` that of a program's
-//!   handle.
+//! - [`connection`]: what a session needs of a connection; [`over_link`] is our own, `adopted` that of a
+//!   program's handle.
 //! - [`wait`]: limits of time, tokens that cancel, and bells.
 //! - [`threads`]: where callbacks run and events are reported.
 

@@ -42,8 +42,9 @@ const ATTEMPTS: u32 = 3;
 
 /// Fails if no engine answers, or if it neither has the image nor can pull it.
 pub(super) fn check(settings: &Settings) -> Result<()> {
-    // Why an image could not be pulled. It is not tried again in this process: without a network, each attempt
-    // may take long. Locked during a pull, so that servers that start at the same time wait for one pull.
+    // Why an image could not be pulled. It is not tried again in this process: without a network, each
+    // attempt may take long. Locked during a pull, so that servers that start at the same time wait for one
+    // pull.
     static NOT_PULLED: Mutex<BTreeMap<String, Error>> = Mutex::new(BTreeMap::new());
 
     ask_engine(PING, |engine| async move { engine.ping().await })
@@ -309,8 +310,8 @@ fn reason(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Runs a job on a thread of its own, and waits for its result. What blocks on an async runtime would panic on
-/// the caller's thread if that belongs to a runtime.
+/// Runs a job on a thread of its own, and waits for its result. What blocks on an async runtime would panic
+/// on the caller's thread if that belongs to a runtime.
 fn aside<T: Send + 'static>(
     limit: Duration,
     job: impl FnOnce() -> T + Send + 'static,

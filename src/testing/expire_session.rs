@@ -29,8 +29,8 @@ pub(super) fn expire_session(hosts: &str, session: i64) -> Result<()> {
         let asked_before = was_asked;
         let cause = match attempt(hosts, session, end, &mut was_asked) {
             Ok(Closed::Now) => return Ok(()),
-            // An earlier attempt closed it, and lost the session to the client before the answer came. Requests
-            // after this answer are carried out after the close.
+            // An earlier attempt closed it, and lost the session to the client before the answer came.
+            // Requests after this answer are carried out after the close.
             Ok(Closed::Before) if asked_before => return Ok(()),
             Ok(Closed::Before) => {
                 return Err(Error::new(

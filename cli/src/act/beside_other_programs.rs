@@ -1,5 +1,5 @@
-//! A lock path that does not exist, beside nodes of another program: a node of ours there may be in its way. As at
-//! `/service/x/leader`, where Patroni elects nobody while that node is there.
+//! A lock path that does not exist, beside nodes of another program: a node of ours there may be in its way.
+//! As at `/service/x/leader`, where Patroni elects nobody while that node is there.
 
 use zklock::znode::ZnodeStat;
 use zklock::{Client, ErrorKind, LockList};
@@ -14,7 +14,8 @@ const MOST_CHILDREN: usize = 100;
 /// So many of them are named.
 const MOST_NAMED: usize = 3;
 
-/// Fails if the path does not exist, and there are nodes beside it of which none is a lock or has one below it.
+/// Fails if the path does not exist, and there are nodes beside it of which none is a lock or has one below
+/// it.
 pub(crate) fn refuse_if_new(client: &Client, lock: &Lock) -> Result<(), Failure> {
     if client.znode(&lock.path).stat().is_ok_and(|stat| stat.is_none()) {
         return refuse(client, lock);

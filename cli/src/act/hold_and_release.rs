@@ -230,8 +230,8 @@ fn end_of(options: &Hold, now: SystemTime) -> Result<Option<MaintenanceEnd>, Fai
 
 // ----- signals
 
-/// Ends the wait after INT, TERM or HUP: then what was asked for is deleted. A second one, or one after the wait, ends the
-/// command at once.
+/// Ends the wait after INT, TERM or HUP: then what was asked for is deleted. A second one, or one after the
+/// wait, ends the command at once.
 struct Interrupt {
     cancel: Cancel,
     by: Arc<AtomicI32>,

@@ -1,4 +1,5 @@
-//! What changes locks without running a command: asks and breaks, holds and releases, and compares fencing tokens.
+//! What changes locks without running a command: asks and breaks, holds and releases, and compares fencing
+//! tokens.
 
 mod ask_and_break;
 mod beside_other_programs;

@@ -48,8 +48,8 @@ pub(crate) fn check(options: &TokenCheck) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Makes the file with its first token; false if it exists. It never is there without a token: a full disk must not
-/// make it forget.
+/// Makes the file with its first token; false if it exists. It never is there without a token: a full disk
+/// must not make it forget.
 fn create(path: &Path, token: FencingToken) -> io::Result<bool> {
     if path.try_exists()? {
         return Ok(false);

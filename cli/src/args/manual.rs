@@ -1,4 +1,5 @@
-//! The manual pages, of which each option is a part, also those that `-h` leaves out.
+//! The manual pages: each option is a part, also those that `-h` leaves out, and what `pages` says of the
+//! rest.
 
 use std::fs;
 use std::path::Path;
@@ -8,6 +9,18 @@ use clap_mangen::Man;
 
 use super::options::Options;
 use crate::exit::{Exit, Failure};
+
+/// What pages say beside their options, by their names. A heading begins with `#`, an item of a list with
+/// `-`; lines that begin with four spaces are not joined.
+const MORE: [(&str, &str); 7] = [
+    ("zklock", include_str!("pages/zklock.txt")),
+    ("zklock-run", include_str!("pages/run.txt")),
+    ("zklock-show", include_str!("pages/show.txt")),
+    ("zklock-deadlocks", include_str!("pages/deadlocks.txt")),
+    ("zklock-serve", include_str!("pages/serve.txt")),
+    ("zklock-hold", include_str!("pages/hold.txt")),
+    ("zklock-doctor", include_str!("pages/doctor.txt")),
+];
 
 /// The page of the command, or of the subcommand of these names.
 pub(crate) fn page_of(names: &[String]) -> Result<Vec<u8>, Failure> {
@@ -53,8 +66,10 @@ fn shown(definition: Command) -> Command {
 fn page(mut definition: Command) -> Result<Vec<u8>, Failure> {
     let usage = definition.render_usage().to_string();
     let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
-    let more = definition.get_after_long_help().or(definition.get_after_help());
-    let more = more.map(ToString::to_string);
+    let after = definition.get_after_long_help().or(definition.get_after_help());
+    let after = after.map(ToString::to_string);
+    let name = definition.get_display_name().unwrap_or(definition.get_name());
+    let more = MORE.iter().find(|(page, _)| *page == name).map(|(_, text)| sections(text));
     let has_version = definition.get_version().is_some();
     let has_subcommands = definition.has_subcommands();
     let man = Man::new(definition).source(concat!("zklock ", env!("ZKLOCK_VERSION")));
@@ -67,8 +82,9 @@ fn page(mut definition: Command) -> Result<Vec<u8>, Failure> {
     if has_subcommands {
         man.render_subcommands_section(&mut text)?;
     }
-    if let Some(more) = more {
-        text.extend(as_it_is("EXIT CODES AND MORE", &more));
+    text.extend(more.unwrap_or_default().into_bytes());
+    if let Some(after) = after {
+        text.extend(as_it_is("EXIT CODES AND MORE", &after));
     }
     if has_version {
         man.render_version_section(&mut text)?;
@@ -78,8 +94,32 @@ fn page(mut definition: Command) -> Result<Vec<u8>, Failure> {
 
 /// A section whose lines are not joined.
 fn as_it_is(heading: &str, lines: &str) -> Vec<u8> {
-    let lines = lines.replace('\\', "\\e").replace('-', "\\-").replace('\n', "\n\\&");
-    format!(".SH {heading:?}\n.nf\n\\&{lines}\n.fi\n").into_bytes()
+    format!(".SH {heading:?}\n.nf\n{}.fi\n", plain(lines)).into_bytes()
+}
+
+fn sections(text: &str) -> String {
+    let mut roff = String::new();
+    for block in text.trim_end().split("\n\n") {
+        if let Some(heading) = block.strip_prefix("# ") {
+            roff += &format!(".SH {heading:?}\n");
+        } else if block.starts_with("    ") {
+            roff += &format!(".PP\n.nf\n{}.fi\n", plain(block));
+        } else {
+            roff += ".PP\n";
+            for line in block.lines() {
+                let item = line.strip_prefix("- ");
+                roff += item.map_or("", |_| ".IP \\(bu 2\n");
+                roff += &plain(item.unwrap_or(line.trim_start()));
+            }
+        }
+    }
+    roff
+}
+
+/// Lines in which nothing is an order to roff.
+fn plain(lines: &str) -> String {
+    let lines = lines.lines().map(|line| line.replace('\\', "\\e").replace('-', "\\-"));
+    lines.map(|line| format!("\\&{line}\n")).collect()
 }
 
 #[cfg(test)]
@@ -108,6 +148,7 @@ mod tests {
             ("\\fI", ""),
             ("\\fR", ""),
             ("\\&", ""),
+            ("\\e", "\\"),
             ("\\\\", "\\"),
         ] {
             text = text.replace(escape, plain);
@@ -132,6 +173,27 @@ mod tests {
                     assert!(page.contains(line), "{page_name:?} {id}: {line}\n{page}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_page_says_what_is_beside_its_options() {
+        for (name, more) in MORE {
+            let page = all()
+                .into_iter()
+                .find(|one| one.get_display_name().unwrap_or(one.get_name()) == name);
+            let page = text(page.unwrap_or_else(|| panic!("no page {name}")));
+            for line in more.lines().filter(|line| !line.is_empty()) {
+                let line = line.trim_start_matches("# ").trim_start_matches("- ").trim_start();
+                assert!(page.contains(line), "{name}: {line}\n{page}");
+            }
+        }
+        let run = text(all().into_iter().find(|one| one.get_name() == "run").unwrap());
+        for part in [
+            "\n.SH \"FROM CRON\"\n.PP\n.IP \\(bu 2\nWith -w and",
+            "\n.PP\n.nf\n    zklock run -w 6h",
+        ] {
+            assert!(run.contains(part), "{part}\n{run}");
         }
     }
 

@@ -94,9 +94,9 @@ pub(crate) struct Global {
     pub(crate) session_timeout: Duration,
     /// The servers' tickTime; of several, the longest
     ///
-    /// As in their zoo.cfg, where 2000 is 2s. Unstated, 3 s are reckoned with, or half of the session timeout if
-    /// that is less; a shorter one lets locks survive longer outages. If a server's is longer than what is stated,
-    /// two clients may hold a lock at once. `zklock doctor` says what to state
+    /// As in their zoo.cfg, where 2000 is 2s. Unstated, 3 s are reckoned with, or half of the session timeout
+    /// if that is less; a shorter one lets locks survive longer outages. If a server's is longer than what is
+    /// stated, two clients may hold a lock at once. `zklock doctor` says what to state
     #[arg(long, global = true, env = "ZKLOCK_TICK_TIME", value_name = "DURATION")]
     #[arg(value_parser = duration, hide_short_help = true)]
     pub(crate) tick_time: Option<Duration>,
@@ -157,6 +157,10 @@ pub(crate) enum Action {
     #[command(after_help = exit_codes())]
     Run(Run),
     /// List the locks below a path, who holds, and how many wait
+    ///
+    /// At any depth. QUEUED is how long ago the first contender queued; the other columns are those of
+    /// `show`. What an ACL hides, and what is beyond 20,000 nodes, is named on standard error; with --json,
+    /// as an object with `unlisted` and `why`
     Ls(Ls),
     /// Show who holds a lock and who waits for it
     Show(OneLock),
@@ -167,39 +171,55 @@ pub(crate) enum Action {
     /// Wait until a lock is free, without taking it
     Wait(WaitFor),
     /// Show the locks at and below a path, live
+    ///
+    /// Sorted by waiters (w), hand-overs seen in a minute (h), time in the queue (a) or name (n). Arrows, j,
+    /// k, PgUp, PgDn, Home and End scroll, / filters, q ends. It answers keys in an outage, too, and says
+    /// `not current`
     Top(Top),
     /// Show who waits for whom
+    ///
+    /// Each lock that is waited for, its holder and what that waits for in turn, its waiters and what they
+    /// hold
     Graph(Graph),
     /// Look for holders that wait for each other
     ///
-    /// Exits with 0 if there are none, 1 if there is a deadlock, 2 if one is only suspected, 3 if none was found and
-    /// not all could be read. A deadlock is what two looks show, three seconds apart, of waits without a limit
+    /// Exits with 0 if there are none, 1 if there is a deadlock, 2 if one is only suspected, 3 if none was
+    /// found and not all could be read. A deadlock is what two looks show, three seconds apart, of waits
+    /// without a limit
     Deadlocks(Deadlocks),
     /// Check locks in one line, as a monitoring plugin
     ///
-    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, a holder that does not tell since when, or
-    /// another program's contender that may hold the lock, too), 2 if a limit is exceeded or there is a deadlock, 3 if
-    /// that is not known
+    /// Exits with 0 if all is well, 1 for a warning (a suspected deadlock, a holder that does not tell since
+    /// when, or another program's contender that may hold the lock, too), 2 if a limit is exceeded or there
+    /// is a deadlock, 3 if that is not known
     Check(Check),
     /// Serve a page, JSON and metrics of the locks, by HTTP
     ///
-    /// Goes on in an outage, too, and says so. Readers cause no requests: all are served from one look, of at most 500
-    /// requests a second
+    /// Goes on in an outage, too, and says so. Readers cause no requests: all are served from one look, of at
+    /// most 500 requests a second
     Serve(Serve),
     /// Ask the holders of a lock to release it
+    ///
+    /// Those that use the library learn of it, as do Curator's revocable locks. `zklock run` ends its
+    /// command, unless it was started with --on-ask ignore
     Ask(Ask),
     /// Take a lock away from a holder, by force
+    ///
+    /// The holder may still be at work. One that waits may queue again, as `zklock run` does
     Break(Break),
     /// Keep everybody from a lock for maintenance, without a process
     ///
-    /// Waits until nobody holds it, then returns. The hold ends at its time, by the ensemble's clock, if a client of
-    /// zklock waits then or comes later; or by `zklock release`
+    /// Waits until nobody holds it, then returns; neither this command nor its host has to live on. The hold
+    /// ends at its time, by the ensemble's clock, if a client of zklock waits then or comes later; or by
+    /// `zklock release`
     Hold(Hold),
     /// End what `hold` holds
     Release(Release),
     /// Check the servers, the session timeout, the clock, and locks
     Doctor(Doctor),
     /// Run a command while leading an election
+    ///
+    /// All that zklock-run(1) says of a lock and its command is so here
     #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Lead(Lead),
@@ -224,6 +244,10 @@ pub(crate) enum Action {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Token {
     /// Exit with 1 if a later holder was here, by the file; else store the token
+    ///
+    /// As `zklock token check FILE || exit`, before a script writes to the storage on which FILE is. That is
+    /// a plain file, where there are hard links. One that is empty, or cannot be written, is no token's: the
+    /// check fails with 125, as it does if another process has the file locked for 30 s
     Check(TokenCheck),
 }
 
@@ -266,7 +290,9 @@ pub(crate) struct Watch {
     pub(crate) lock: String,
     /// End after so long, and say how often and how long each client held it
     ///
-    /// A client is what has one host, program and label. Without this option it goes on until it is interrupted
+    /// A client is what has one host, program and label, whatever its process. Threads that pass the lock on
+    /// count as one hold, holders that follow each other faster than a list is read are not all counted, and
+    /// an outage counts from when it is noticed. Without this option it goes on until it is interrupted
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub(crate) span: Option<Duration>,
 }
@@ -343,8 +369,8 @@ pub(crate) struct Serve {
     pub(crate) listen: String,
     /// File with the token that readers have to show
     ///
-    /// As "Authorization: Bearer TOKEN", or once in a browser as /?token=TOKEN. Needed with credentials for ZooKeeper,
-    /// and if ADDRESS is not loopback. At least 16 letters, digits or -._~+/=
+    /// As "Authorization: Bearer TOKEN", or once in a browser as /?token=TOKEN. Needed with credentials for
+    /// ZooKeeper, and if ADDRESS is not loopback. At least 16 letters, digits or -._~+/=
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Let everybody read who can reach ADDRESS
@@ -478,7 +504,8 @@ pub(crate) struct Doctor {
 pub(crate) struct Supervision {
     /// term, kill, warn or a SIGNAL
     ///
-    /// When the lock is about to be lost: TERM and then KILL; KILL; only a warning; or this signal and then KILL
+    /// When the lock is about to be lost: TERM and then KILL; KILL; only a warning; or this signal and then
+    /// KILL
     #[arg(long, default_value = "term", value_name = "HOW")]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) on_loss: super::on_loss_and_on_ask::OnLoss,
@@ -491,21 +518,23 @@ pub(crate) struct Supervision {
     pub(crate) grace: Option<Duration>,
     /// If asked: term, ignore or a SIGNAL
     ///
-    /// When somebody asks for the release, as `zklock ask` does: TERM, or this signal, to the command, which may take
-    /// its time, and keeps the lock until it has ended; or nothing
+    /// When somebody asks for the release, as `zklock ask` does: TERM, or this signal, to the command, which
+    /// may take its time, and keeps the lock until it has ended; or nothing
     #[arg(long, default_value = "term", value_name = "HOW")]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) on_ask: super::on_loss_and_on_ask::OnAsk,
     /// End it after this time
     ///
-    /// A command that still runs after this time is sent TERM, and KILL after --grace; then the exit code is 122
+    /// A command that still runs after this time is sent TERM, and KILL after --grace; then the exit code
+    /// is 122. The time counts from when the program was loaded; if that is not known, because the guard
+    /// process is stopped, from when it was due, plus five seconds
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) max_run: Option<Duration>,
     /// What it leaves: kill or wait
     ///
-    /// What to do with processes that the command leaves running: end them (TERM, and KILL after --grace), or hold
-    /// the lock until they have ended
+    /// What to do with processes that the command leaves running: end them (TERM, and KILL after --grace), or
+    /// hold the lock until they have ended
     #[arg(long, value_enum, default_value_t = Linger::Kill, value_name = "HOW", hide_possible_values = true)]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) linger: Linger,
@@ -522,7 +551,8 @@ pub(crate) struct Supervision {
     pub(crate) notify: bool,
     /// Write events as lines of JSON
     ///
-    /// To a file, or to an open descriptor by its number
+    /// To a file, or to an open descriptor by its number, beside what the command writes there. Lines are
+    /// dropped rather than waited for
     #[arg(long, value_name = "FILE|FD")]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) events: Option<PathBuf>,
@@ -544,8 +574,8 @@ pub(crate) struct HowToWait {
     pub(crate) wait: Option<Duration>,
     /// Do not wait for nodes of unknown recipes whose names begin so
     ///
-    /// May be repeated. For nodes with numbers that are no contenders, such as registrations. All who use the lock need
-    /// the same; those of recipes that zklock knows are waited for all the same
+    /// May be repeated. For nodes with numbers that are no contenders, such as registrations. All who use the
+    /// lock need the same; those of recipes that zklock knows are waited for all the same
     #[arg(long, value_name = "PREFIX", help_heading = group(WAITING), hide_short_help = true)]
     pub(crate) ignore: Vec<String>,
     /// Exit with this, not 124, if held
@@ -584,6 +614,12 @@ pub(crate) struct Run {
     #[arg(help_heading = group(HELD), hide_short_help = true)]
     pub(crate) take: u32,
     /// Let more urgent ones pass, at most N
+    ///
+    /// At most N that come later and are more urgent pass; 0 is the most urgent. All who give a number wait
+    /// for each other in a room beside the lock, and one of them at a time for the lock itself, of each
+    /// number at most one. Those that give none wait for nobody in the room, and nobody overtakes them: give
+    /// all of them a number. `show`, `ls`, `graph` and `doctor` show the room, too, and who is the first in
+    /// it
     #[arg(long, value_name = "N", conflicts_with_all = ["permits", "lead", "once"])]
     #[arg(help_heading = group(WAITING), hide_short_help = is_brief())]
     pub(crate) patience: Option<u32>,
@@ -599,22 +635,26 @@ pub(crate) struct Run {
     pub(crate) lead: bool,
     /// Name its node as kazoo does
     ///
-    /// For locks of kazoo, tooz and django-zookeeper-locks, which ignore nodes with other names. Without this option, it
-    /// is done if all who are at the lock have such names
+    /// For locks of kazoo, tooz and django-zookeeper-locks, which ignore nodes with other names. Without this
+    /// option, it is done, and said, if all who are at the lock have such names when it begins to wait; where
+    /// nobody is, it cannot know
     #[arg(long, conflicts_with_all = ["permits", "lead"])]
     #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
     pub(crate) kazoo: bool,
     /// Make the lock's node, whatever is beside it
     ///
-    /// Needed if the node does not exist, and its parent has children of which none is a lock or has one below it: then
-    /// the path may be another program's
+    /// Needed if the node does not exist, and its parent has children of which none is a lock, may be one
+    /// that is idle, or has one below it, as with Patroni's /service/x/leader while nobody leads: then the
+    /// path may be another program's. If that program's leader is there, by one ephemeral node, others hold
+    /// the lock
     #[arg(long, help_heading = group(HELD), hide_short_help = true)]
     pub(crate) create: bool,
     /// Keep it this long if COMMAND ends earlier
     ///
-    /// At least for this time from when it was acquired, whatever the command's exit code, which is kept; unless the
-    /// command was not started, or INT, TERM, HUP or QUIT comes, or somebody asks for the release. For hosts whose
-    /// clocks differ
+    /// At least for this time from when it was acquired, whatever the command's exit code, which is kept;
+    /// unless the command was not started, or INT, TERM, HUP or QUIT comes, or somebody asks for the release
+    /// (but for --on-ask ignore). If the lock is lost in that time, zklock says so, and the exit code is
+    /// still the command's. For hosts whose clocks differ
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     #[arg(conflicts_with_all = ["lead", "once"])]
     #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
@@ -626,7 +666,8 @@ pub(crate) struct Run {
     pub(crate) once: Option<String>,
     /// Forget keys of --once after this
     ///
-    /// After success, keys of --once that are older than this are forgotten
+    /// After success, keys of --once that are by this older than the newest one are forgotten, by the
+    /// servers' clock
     #[arg(long, value_name = "AGE", requires = "once", value_parser = duration)]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) forget_after: Option<Duration>,

@@ -27,8 +27,8 @@ pub(crate) fn time_of_ensemble(
     Ok(stat?.map(|stat| stat.created_at))
 }
 
-/// Compares the clocks. Servers tell their time as that of a node's creation, so this creates one, and deletes it.
-/// Returns what the ensemble's clock says now, if that is known.
+/// Compares the clocks. Servers tell their time as that of a node's creation, so this creates one, and
+/// deletes it. Returns what the ensemble's clock says now, if that is known.
 pub(crate) fn look_at_clock(
     global: &Global,
     client: &Client,
@@ -72,7 +72,8 @@ fn name_below(base: &str, client: &Client) -> String {
     node_name(base, &client.session_id().map(|id| id.to_string()).unwrap_or_default())
 }
 
-/// A node of this session's. The base may be a lock's path, so this must be no contender: those have a number at the end.
+/// A node of this session's. The base may be a lock's path, so this must be no contender: those have a number
+/// at the end.
 fn node_name(base: &str, session: &str) -> String {
     format!("{}/zklock-doctor-{session}-time", base.trim_end_matches('/'))
 }

@@ -1,5 +1,5 @@
-//! `zklock doctor`: the servers, their settings and clock, the session timeout, and a lock or all locks below a path,
-//! as findings of one line each.
+//! `zklock doctor`: the servers, their settings and clock, the session timeout, and a lock or all locks below
+//! a path, as findings of one line each.
 
 mod all_locks;
 mod clock;

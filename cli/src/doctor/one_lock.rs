@@ -24,7 +24,8 @@ const NEARLY_EXHAUSTED: i32 = i32::MAX / 10 * 9;
 /// The numbers that servers append to the names of sequential nodes have so many digits.
 const DIGITS: usize = 10;
 
-/// What is to be said of a lock, good or bad. Children of this name that `has_locks` below them are nothing foreign.
+/// What is to be said of a lock, good or bad. Children of this name that `has_locks` below them are nothing
+/// foreign.
 pub(crate) fn look_at_lock(
     global: &Global,
     client: &Client,
@@ -77,7 +78,8 @@ pub(crate) fn look_at_lock(
     Ok(found)
 }
 
-/// What the ACL permits; if that does not suffice, whether the servers let this client make and delete contenders.
+/// What the ACL permits; if that does not suffice, whether the servers let this client make and delete
+/// contenders.
 fn in_acl(global: &Global, acl: &[Acl], is_let: impl FnOnce() -> bool) -> (Level, String) {
     let entry = |one: &Acl| format!("{}:{} {}", one.scheme, one.id, letters(one.permissions));
     let text = format!("ACL {}", acl.iter().map(entry).collect::<Vec<_>>().join(", "));

@@ -1,5 +1,5 @@
-//! What the doctor finds of quotas. An answer that one is used up names no path, but ZooKeeper's own nodes tell which
-//! quotas there are, and how much of them is used.
+//! What the doctor finds of quotas. An answer that one is used up names no path, but ZooKeeper's own nodes
+//! tell which quotas there are, and how much of them is used.
 
 use zklock::{Client, ErrorKind};
 

@@ -1,5 +1,5 @@
-//! What the servers' settings mean for sessions: whether the lease of a lock may be too long, and whether it is
-//! shorter than it need be.
+//! What the servers' settings mean for sessions: whether the lease of a lock may be too long, and whether it
+//! is shorter than it need be.
 
 use std::time::Duration;
 

@@ -49,8 +49,8 @@ fn time(at: SystemTime) -> String {
     format_rfc3339_millis(at).to_string()
 }
 
-/// Whether it belongs to no session and is no hold for maintenance, so nothing will remove it. If an ACL hides the node,
-/// that is not known.
+/// Whether it belongs to no session and is no hold for maintenance, so nothing will remove it. If an ACL
+/// hides the node, that is not known.
 pub(crate) fn is_orphan(one: &Contender) -> bool {
     one.session.is_none() && one.since.is_some() && one.maintenance().is_none()
 }

@@ -84,8 +84,8 @@ fn print_deadlock(deadlock: &Deadlock, ages: Ages) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// `web1 (pid 4711, sh) holds /locks/a, for 4 min, and waits for /locks/b, queued 3 min 50 s ago`. It has held for
-/// long enough to have told since when.
+/// `web1 (pid 4711, sh) holds /locks/a, for 4 min, and waits for /locks/b, queued 3 min 50 s ago`. It has
+/// held for long enough to have told since when.
 fn holds_and_waits(one: &WaitingHolder, ages: Ages) -> String {
     let held = ages.of(one.holder.held_since()).map(|age| format!(", for {}", lasting(age)));
     let queued = match &one.waiter {
@@ -109,13 +109,14 @@ fn what_to_do(deadlock: &Deadlock) -> Vec<String> {
     ]
 }
 
-/// The commands that end it: the second one when the first does nothing any more. `None` if it is only suspected.
+/// The commands that end it: the second one when the first does nothing any more. `None` if it is only
+/// suspected.
 pub(crate) fn what_ends(deadlock: &Deadlock) -> Option<[String; 2]> {
     last(deadlock).map(|last| [format!("zklock ask {last}"), format!("zklock break {last}")])
 }
 
-/// The holder whose release ends it and costs the least: the one that has held for the least time. `None` if the
-/// deadlock is only suspected.
+/// The holder whose release ends it and costs the least: the one that has held for the least time. `None` if
+/// the deadlock is only suspected.
 fn last(deadlock: &Deadlock) -> Option<String> {
     let holders = deadlock.holders.iter().map(|one| &one.holder);
     let last = holders.max_by_key(|one| one.held_since().or(one.since)).map(as_arguments);

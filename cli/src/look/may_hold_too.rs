@@ -1,4 +1,5 @@
-//! Contenders whose programs wait for none of those ahead, so that they may hold the lock beside the holders: what to do.
+//! Contenders whose programs wait for none of those ahead, so that they may hold the lock beside the holders:
+//! what to do.
 
 use zklock::{Contender, ContenderKind};
 

@@ -1,6 +1,6 @@
-//! What a path is for which nobody contends: not there; a lock that is free; or the node of a program that elects by one
-//! node without a number, such as Patroni's `/service/x/leader` and Kafka's `/controller`. No lock can be told from that
-//! by its contenders.
+//! What a path is for which nobody contends: not there; a lock that is free; or the node of a program that
+//! elects by one node without a number, such as Patroni's `/service/x/leader` and Kafka's `/controller`. No
+//! lock can be told from that by its contenders.
 
 use std::time::SystemTime;
 

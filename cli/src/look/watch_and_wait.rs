@@ -100,7 +100,8 @@ fn print_holders(global: &Global, path: &str, holders: &[Contender]) -> Result<b
 
 /// All of them: `held by web1 (pid 4711, backup.sh), web2 (pid 911, backup.sh)`.
 ///
-/// A hold for maintenance is held from when it is the first, and says so only then, so what it said before is left out.
+/// A hold for maintenance is held from when it is the first, and says so only then, so what it said before is
+/// left out.
 fn held_by_each(holders: &[Contender]) -> String {
     let is_asked_for = |one: &Contender| one.maintenance().is_some_and(|hold| hold.is_asked_for);
     match holders {
@@ -236,8 +237,8 @@ fn ends_within(
     }
 }
 
-/// Waits until the holders of a lock are as they should be, and returns nothing; or all contenders, if that takes
-/// longer than the limit. An error if no server answers then: it is not known who holds.
+/// Waits until the holders of a lock are as they should be, and returns nothing; or all contenders, if that
+/// takes longer than the limit. An error if no server answers then: it is not known who holds.
 pub(crate) fn wait_until(
     lock: &DistributedRwLock,
     limit: Option<Duration>,

@@ -62,8 +62,8 @@ fn write(line: String, in_background: impl Fn(&BackgroundWriter, String)) {
     }
 }
 
-/// Prints a result. False if nobody reads any more, as in `zklock watch x | head`; an error if it cannot be written,
-/// as on a full disk.
+/// Prints a result. False if nobody reads any more, as in `zklock watch x | head`; an error if it cannot be
+/// written, as on a full disk.
 pub(crate) fn print(line: &str) -> Result<bool, Failure> {
     let cells: Vec<String> = line.split('\t').map(visible).collect();
     print_text(format!("{}\n", cells.join("\t")).as_bytes())

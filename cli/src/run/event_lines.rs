@@ -96,8 +96,8 @@ impl Events {
     }
 }
 
-/// A file, or a descriptor that zklock was given: that one itself, and not its file once more, which would have
-/// another position, and which a socket has not.
+/// A file, or a descriptor that zklock was given: that one itself, and not its file once more, which would
+/// have another position, and which a socket has not.
 pub(crate) fn open(target: &Path) -> Result<File, Failure> {
     let number = target.to_str().and_then(|text| text.parse::<u16>().ok());
     let opened = match number {

@@ -1,5 +1,6 @@
-//! Notices when the command begins to wait behind a contender that is named as kazoo names its own: such clients ignore
-//! nodes with our default names. The library has seen that name anyway, so it costs no request.
+//! Notices when the command begins to wait behind a contender that is named as kazoo names its own: such
+//! clients ignore nodes with our default names. The library has seen that name anyway, so it costs no
+//! request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -292,8 +292,8 @@ impl Held {
     }
 }
 
-/// What the zklocks around this one say of themselves: the nodes of what they hold, as the servers name them, and
-/// whether one of them ends its command after some time.
+/// What the zklocks around this one say of themselves: the nodes of what they hold, as the servers name them,
+/// and whether one of them ends its command after some time.
 pub(crate) fn those_around() -> (Vec<String>, bool) {
     let under = env::var(UNDER).unwrap_or_default();
     (under.lines().map(str::to_owned).collect(), env::var_os(LIMITED).is_some())
@@ -372,7 +372,8 @@ pub(crate) fn foreign(client: &Client, settings: &RunSettings) -> Option<String>
     found.map(|one| foreign_in_words(&one))
 }
 
-/// Why it was not acquired. The node of another program's leader at a lock's path excludes a holder, as a contender does.
+/// Why it was not acquired. The node of another program's leader at a lock's path excludes a holder, as a
+/// contender does.
 fn not_acquired(client: &Client, settings: &RunSettings, error: Error) -> Failure {
     if error.kind() != ErrorKind::Conflict {
         return error.into();

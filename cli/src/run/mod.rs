@@ -1,8 +1,8 @@
 //! `zklock run` and `zklock lead`: a command that lives only while a lock is held.
 //!
 //! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
-//! command; and the command, in a group of its own. `supervise` is what zklock does meanwhile, `waiting` what it does
-//! before, `held_lock` the locks, `run_settings` what there is to do.
+//! command; and the command, in a group of its own. `supervise` is what zklock does meanwhile, `waiting` what
+//! it does before, `held_lock` the locks, `run_settings` what there is to do.
 
 mod boot_clock;
 mod event_lines;

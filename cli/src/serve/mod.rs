@@ -1,8 +1,8 @@
 //! `zklock serve`: a page, JSON and metrics of the locks, for readers by HTTP.
 //!
-//! One thread, in `look_thread`, asks the ensemble. What its `looks` say of the locks is written as `json` and `metrics`,
-//! and with the `status` of the session into the `prepared_replies`. Another thread, in `http`, serves readers from
-//! there, if need be with the token in the `token_file`.
+//! One thread, in `look_thread`, asks the ensemble. What its `looks` say of the locks is written as `json`
+//! and `metrics`, and with the `status` of the session into the `prepared_replies`. Another thread, in
+//! `http`, serves readers from there, if need be with the token in the `token_file`.
 
 mod http;
 mod json;
@@ -25,7 +25,8 @@ use crate::connect::close_within;
 use crate::exit::{Exit, Failure};
 use crate::output::print;
 
-/// How long the end may wait for the end of the session, which the servers otherwise notice after its timeout.
+/// How long the end may wait for the end of the session, which the servers otherwise notice after its
+/// timeout.
 const END_WITHIN: Duration = Duration::from_millis(300);
 
 pub(crate) fn serve(global: &Global, options: &Serve) -> Result<Exit, Failure> {

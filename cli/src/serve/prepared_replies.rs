@@ -1,4 +1,5 @@
-//! What readers are served: written by the thread of the looks, once per look, and only copied for each reply.
+//! What readers are served: written by the thread of the looks, once per look, and only copied for each
+//! reply.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;

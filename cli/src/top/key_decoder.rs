@@ -51,7 +51,8 @@ impl Decoder {
     }
 }
 
-/// How many bytes there are of the first key, and which it is if it is one of these; `None` if more bytes have to come.
+/// How many bytes there are of the first key, and which it is if it is one of these; `None` if more bytes
+/// have to come.
 fn first_key(bytes: &[u8]) -> Option<(usize, Option<Key>)> {
     let key = match *bytes.first()? {
         ESCAPE => return escaped(bytes),

@@ -1,7 +1,7 @@
 //! `zklock top`: the locks below a path, live.
 //!
-//! The thread of the keys asks nothing of a server and writes nothing: two threads ask, and send what they learn, and
-//! one draws. None of them is waited for at the end.
+//! The thread of the keys asks nothing of a server and writes nothing: two threads ask, and send what they
+//! learn, and one draws. None of them is waited for at the end.
 
 mod key_decoder;
 mod view;
@@ -41,8 +41,8 @@ const REDRAW: u16 = 500;
 /// An escape that is no key's begin comes alone; a slow terminal may have room again.
 const SOON: u16 = 50;
 
-/// How long the end may wait for the terminal, and then for the end of the session, which the server otherwise notices
-/// after the session timeout.
+/// How long the end may wait for the terminal, and then for the end of the session, which the server
+/// otherwise notices after the session timeout.
 const END_WITHIN: Duration = Duration::from_millis(80);
 
 pub(crate) fn top(global: &Global, options: &Top) -> Result<Exit, Failure> {
@@ -268,7 +268,8 @@ impl Events {
     }
 }
 
-/// The terminal as this needs it; as it was, afterwards. A thread of its own draws: nobody may read what it writes.
+/// The terminal as this needs it; as it was, afterwards. A thread of its own draws: nobody may read what it
+/// writes.
 struct Screen {
     before: Termios,
     frames: Option<SyncSender<String>>,
@@ -300,8 +301,8 @@ impl Screen {
     }
 }
 
-/// Draws on the other screen, without a cursor, until there is nothing more to draw. If the terminal is gone, the thread
-/// of the keys is told so.
+/// Draws on the other screen, without a cursor, until there is nothing more to draw. If the terminal is gone,
+/// the thread of the keys is told so.
 fn draw_all(frames: &Receiver<String>) {
     let draw = |text: &str| {
         let mut out = stdout().lock();

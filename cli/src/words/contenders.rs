@@ -43,7 +43,8 @@ pub(crate) fn lasting_short(time: Duration) -> String {
     lasting(time).replace("min", "m").replace(' ', "")
 }
 
-/// Who a contender is: `web1 (pid 4711, backup.sh)`, what it says about itself, or what a hold for maintenance is for.
+/// Who a contender is: `web1 (pid 4711, backup.sh)`, what it says about itself, or what a hold for
+/// maintenance is for.
 pub(crate) fn who(one: &Contender) -> String {
     match one.maintenance() {
         Some(hold) => visible(&maintenance::whole(&hold)),
@@ -51,8 +52,8 @@ pub(crate) fn who(one: &Contender) -> String {
     }
 }
 
-/// The same without what changes: the process, which is another one for each run of a job, as `web1 (backup.sh)`, and the
-/// end of a hold for maintenance.
+/// The same without what changes: the process, which is another one for each run of a job, as `web1
+/// (backup.sh)`, and the end of a hold for maintenance.
 pub(crate) fn client(one: &Contender) -> String {
     match one.maintenance() {
         Some(hold) => visible(&maintenance::reason(&hold)),
@@ -60,7 +61,8 @@ pub(crate) fn client(one: &Contender) -> String {
     }
 }
 
-/// `held by web1 (pid 4711, backup.sh)`, or `held for maintenance: disk replacement, by ops@db1, until 06:00`.
+/// `held by web1 (pid 4711, backup.sh)`, or `held for maintenance: disk replacement, by ops@db1, until
+/// 06:00`.
 pub(crate) fn held(holder: &Contender) -> String {
     let words = match holder.maintenance() {
         Some(_) => "held for",
@@ -124,14 +126,14 @@ pub(crate) fn what_releases(hold: &Contender) -> String {
     format!("zklock release {}", as_arguments(hold))
 }
 
-/// Whether another program has made it by a recipe that this one only waits for: one that is not known, or not to the
-/// letter, or an election.
+/// Whether another program has made it by a recipe that this one only waits for: one that is not known, or
+/// not to the letter, or an election.
 pub(crate) fn is_foreign(one: &Contender) -> bool {
     !one.is_of_a_known_recipe() || one.kind == ContenderKind::Other
 }
 
-/// Such a contender, and how to get past it: `/locks/a/worker-0000000001 of session 0x1, made 3 h ago, is of no known recipe,
-/// and …`.
+/// Such a contender, and how to get past it: `/locks/a/worker-0000000001 of session 0x1, made 3 h ago, is of
+/// no known recipe, and …`.
 pub(crate) fn foreign_in_words(one: &Contender) -> String {
     let session = one.session.map(|id| format!(" of session {id}")).unwrap_or_default();
     let age = Ages::of_all([one]).of(one.since);
@@ -165,8 +167,8 @@ pub(crate) fn number(one: &Contender) -> String {
 
 /// How long ago contenders queued.
 ///
-/// Their nodes have the time of the ensemble's clock, which nobody can read without writing something. So this
-/// host's clock counts, unless a node was created later than that: then the latest time that is known.
+/// Their nodes have the time of the ensemble's clock, which nobody can read without writing something. So
+/// this host's clock counts, unless a node was created later than that: then the latest time that is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ages {
     now: SystemTime,

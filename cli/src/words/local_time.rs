@@ -59,8 +59,8 @@ fn local_time(text: &str, now: &Zoned) -> Result<Zoned, Failure> {
     each.into_iter().find(|time| time > now).ok_or_else(is_none)
 }
 
-/// As `06:00`, with the date unless it is today, with seconds if there are any, and with the zone if that is UTC for
-/// want of another one.
+/// As `06:00`, with the date unless it is today, with seconds if there are any, and with the zone if that is
+/// UTC for want of another one.
 pub(crate) fn in_words(time: SystemTime) -> String {
     let now = Zoned::now();
     in_words_at(&now, time)

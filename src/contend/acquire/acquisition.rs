@@ -6,8 +6,8 @@
 //! - The create carries a guid, fresh for every attempt, so that a node whose creation was not
 //!   confirmed is found again and adopted rather than created twice.
 //! - Such a node is adopted only if it belongs to the live session.
-//! - If a list does not have it, on a connection whose server has caught up with the leader before, another one
-//!   is created. The first may still come: then it is deleted, by this call or a later one.
+//! - If a list does not have it, on a connection whose server has caught up with the leader before, another
+//!   one is created. The first may still come: then it is deleted, by this call or a later one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -172,8 +172,8 @@ pub(crate) struct Acquisition {
     notes_holders: bool,
     /// The connection whose server has caught up since the last doubt arose.
     synced: Option<u64>,
-    /// Children with lower numbers that do not come before the own node, and, for the look that is made now, those that
-    /// do: where the name alone does not tell.
+    /// Children with lower numbers that do not come before the own node, and, for the look that is made now,
+    /// those that do: where the name alone does not tell.
     passed: HashSet<String>,
     before: HashSet<String>,
     foreign: Arc<ForeignContenders>,
@@ -349,7 +349,7 @@ impl Acquisition {
                 for (name, is_before) in origins {
                     if is_before { &mut self.before } else { &mut self.passed }.insert(name);
                 }
-                // The same list would do, but thousands may wait in one process: none keeps one. If the children are
+                // The same list would do, but of thousands in one process none keeps one. If the children are
                 // to be watched, by this list: another one would be followed by the same question.
                 self.look()
             }
@@ -591,11 +591,11 @@ impl Acquisition {
         self.passed.contains(theirs.name()) || is_ignored(theirs, &self.foreign)
     }
 
-    /// The children of which to ask whether they contend, before this watch is set or the call gives up; the latest
-    /// first.
+    /// The children of which to ask whether they contend, before this watch is set or the call gives up; the
+    /// latest first.
     ///
-    /// Who waits finds that with the watch itself, without a request. Only where it has found some that do not contend, a
-    /// whole crowd of such nodes may be there: then all are asked about together.
+    /// Who waits finds that with the watch itself, without a request. Only where it has found some that do
+    /// not contend, a whole crowd of such nodes may be there: then all are asked about together.
     fn to_ask(
         &self,
         own: &OwnNode,

@@ -1,5 +1,5 @@
-//! What is done about a wait that has become long: a line in the log that names the holder, and, for a program that
-//! wants it, a look whether the wait can end at all. And the warning of a wait that cannot.
+//! What is done about a wait that has become long: a line in the log that names the holder, and, for a
+//! program that wants it, a look whether the wait can end at all. And the warning of a wait that cannot.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -104,8 +104,8 @@ impl LongWait {
         once.chain(again).min()
     }
 
-    /// After how much waiting the call looks for a deadlock, if it does: behind another thread, only when what
-    /// that thread's node tells can be seen.
+    /// After how much waiting the call looks for a deadlock, if it does: behind another thread, only when
+    /// what that thread's node tells can be seen.
     fn looks_after(&self, call: &Call) -> Option<Duration> {
         let after = call.core().deadlock_warning().filter(|_| !call.limit().may_end())?;
         Some(if self.is_here { after.max(LONG + TOLD_AGAIN) } else { after })
@@ -193,8 +193,8 @@ fn tell_of_foreign(core: &Arc<ClientCore>, lock: &str, node: String) {
     });
 }
 
-/// The locks of a client whose waiters want to know of a deadlock and were not looked at yet, and the session in
-/// which a look is due.
+/// The locks of a client whose waiters want to know of a deadlock and were not looked at yet, and the session
+/// in which a look is due.
 #[derive(Default)]
 struct Wanted(Mutex<(Vec<String>, Option<i64>)>);
 

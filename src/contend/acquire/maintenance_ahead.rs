@@ -1,8 +1,9 @@
-//! Ends the maintenance holds ahead of a waiter whose time is over: nobody else does. It is the one case in which a
-//! client deletes a contender that is not its own.
+//! Ends the maintenance holds ahead of a waiter whose time is over: nobody else does. It is the one case in
+//! which a client deletes a contender that is not its own.
 //!
-//! A hold is deleted in the version that was read, so one whose end has been moved meanwhile stays. "Now" is what the
-//! ensemble's clock says: when the waiter's own node was made, and how long ago that is. So no host's clock matters.
+//! A hold is deleted in the version that was read, so one whose end has been moved meanwhile stays. "Now" is
+//! what the ensemble's clock says: when the waiter's own node was made, and how long ago that is. So no
+//! host's clock matters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +17,8 @@ use crate::{logging, path};
 /// Of so many holds a waiter looks after the end, beginning with the first.
 const MOST: usize = 8;
 
-/// So many contenders behind a hold end it at once. The others do a moment later, each at another time, if those have
-/// not: they may be other libraries', or hang.
+/// So many contenders behind a hold end it at once. The others do a moment later, each at another time, if
+/// those have not: they may be other libraries', or hang.
 const AT_ONCE: usize = 3;
 const LATER: std::ops::Range<u64> = 500..1_500;
 
@@ -83,8 +84,8 @@ impl MaintenanceAhead {
             || self.due.is_some_and(|due| rt::now() >= due)
     }
 
-    /// Deletes those of the holds that are over, and returns whether any of them has gone. With a bell, that is rung
-    /// when an end may have been moved.
+    /// Deletes those of the holds that are over, and returns whether any of them has gone. With a bell, that
+    /// is rung when an end may have been moved.
     pub(crate) fn look(
         &mut self,
         session: &Session,

@@ -1,5 +1,5 @@
-//! Acquires a lock: carries out on a session what the state machine in [`acquisition`] decides, within the caller's
-//! limits.
+//! Acquires a lock: carries out on a session what the state machine in [`acquisition`] decides, within the
+//! caller's limits.
 
 mod acquisition;
 mod long_wait;
@@ -499,8 +499,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Deletes the maintenance holds ahead whose time is over. Returns whether to list the contenders again: a call that
-    /// waits hears of the node that it waits for.
+    /// Deletes the maintenance holds ahead whose time is over. Returns whether to list the contenders again:
+    /// a call that waits hears of the node that it waits for.
     fn end_maintenance(
         &mut self,
         session: &Session,
@@ -770,7 +770,8 @@ impl Attempt<'_> {
         self.made_with.as_deref().unwrap_or(&self.contention.data)
     }
 
-    /// The data of its node, but for what they tell of the wait: that may be kilobytes, if the thread holds many locks.
+    /// The data of its node, but for what they tell of the wait: that may be kilobytes, if the thread holds
+    /// many locks.
     fn data_of_hold(&self) -> Vec<u8> {
         let made = self.made_with.as_deref();
         let told = made.and_then(|made| with_facts_of(made, &self.contention.data));
@@ -779,8 +780,8 @@ impl Attempt<'_> {
 
     /// What a node that is made now tells of the wait, if that is more than the contention says.
     ///
-    /// A place that goes to another call keeps its data for now. They say that the wait is limited, as one without a
-    /// limit gives no place up: so nobody takes it for one that never ends.
+    /// A place that goes to another call keeps its data for now. They say that the wait is limited, as one
+    /// without a limit gives no place up: so nobody takes it for one that never ends.
     fn data_of_a_wait(&self) -> Option<Vec<u8>> {
         let Contention { data, tells_facts, .. } = self.contention;
         if !tells_facts {
@@ -789,8 +790,8 @@ impl Attempt<'_> {
         with_wait(data, self.call.limit().may_end(), &held_by_this_thread())
     }
 
-    /// Has the own node tell again what is held as long as it is there: threads may wait behind this one, and the node
-    /// may have been made by another.
+    /// Has the own node tell again what is held as long as it is there: threads may wait behind this one, and
+    /// the node may have been made by another.
     fn tell_wait(&mut self, acquisition: &Acquisition) {
         let Contention { data, tells_facts, .. } = self.contention;
         let (Some(kept), Some(own)) = (self.others.kept_waiting.clone(), acquisition.own_name())

@@ -1,7 +1,7 @@
 //! Asks those that hold the lock to release it, for a waiter with less patience than they have.
 //!
-//! Each is asked once, and only those that tell their patience. The waiter watches the holders, and looks again when all
-//! of them have gone: then there are others.
+//! Each is asked once, and only those that tell their patience. The waiter watches the holders, and looks
+//! again when all of them have gone: then there are others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,7 +33,8 @@ impl WorseAhead {
             || !self.watched.is_empty() && watched.all(has_gone)
     }
 
-    /// Asks those of the holders that have more patience than this. The bell is rung when it may be time to look again.
+    /// Asks those of the holders that have more patience than this. The bell is rung when it may be time to
+    /// look again.
     pub(super) fn look(
         &mut self,
         session: &Session,

@@ -281,8 +281,8 @@ impl Sharer {
         }
     }
 
-    /// Has the held node tell what threads hold that wait here. While none holds it, the thread that contends does
-    /// that on its own node.
+    /// Has the held node tell what threads hold that wait here. While none holds it, the thread that contends
+    /// does that on its own node.
     fn tell_who_waits(&self, client: &Client, is_new: bool) {
         let holder = self.node.state.lock().holder();
         if let (Some(held), Some(kept)) = (holder, &self.node.others.kept_waiting) {

@@ -1,5 +1,5 @@
-//! The locks of a client whose guards threads give to each other: what a thread has taken of them need not be its
-//! own any more.
+//! The locks of a client whose guards threads give to each other: what a thread has taken of them need not be
+//! its own any more.
 
 use std::collections::HashSet;
 

@@ -42,8 +42,8 @@ impl HeldNode {
         self.loss().is_none()
     }
 
-    /// Why it is lost, if it is. If the lease or the holder's time has ended, the loss is recorded and reported before
-    /// this returns, so the caller must not hold any mutex.
+    /// Why it is lost, if it is. If the lease or the holder's time has ended, the loss is recorded and
+    /// reported before this returns, so the caller must not hold any mutex.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         if self.core.is_elsewhere() {
             // In a forked process the thread that has locked the state may not exist.

@@ -7,8 +7,8 @@ use crate::rt::Moment;
 /// The shortest limit that a lock can be given: with less, it would often be over before the call returns.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(10);
 
-/// How long each holder of a node may hold it, and when the present one's time is over: by the lease's clock, which
-/// goes on while the machine sleeps.
+/// How long each holder of a node may hold it, and when the present one's time is over: by the lease's clock,
+/// which goes on while the machine sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HoldLimit {
     at_most: Duration,

@@ -1,5 +1,5 @@
-//! What threads hold that wait, within their process, for a node of it: they have no node of their own that could
-//! tell it.
+//! What threads hold that wait, within their process, for a node of it: they have no node of their own that
+//! could tell it.
 
 use std::sync::Arc;
 

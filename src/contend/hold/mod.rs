@@ -306,7 +306,8 @@ impl Hold {
     ///
     /// [`SessionLost`](ErrorKind::SessionLost), [`NodeDeleted`](ErrorKind::NodeDeleted),
     /// [`HeldTooLong`](ErrorKind::HeldTooLong), [`Closed`](ErrorKind::Closed) or
-    /// [`AuthFailed`](ErrorKind::AuthFailed) if it is not held any more; [`Server`](ErrorKind::Server) if the server refuses the request.
+    /// [`AuthFailed`](ErrorKind::AuthFailed) if it is not held any more; [`Server`](ErrorKind::Server) if the
+    /// server refuses the request.
     pub fn ensure_held(&self) -> Result<()> {
         self.ensure_held_within(Wait::FOREVER)
     }
@@ -587,8 +588,8 @@ impl Hold {
         self
     }
 
-    /// Has the end of a hold reported that was reported to begin then: its loss or its release, whichever comes
-    /// first.
+    /// Has the end of a hold reported that was reported to begin then: its loss or its release, whichever
+    /// comes first.
     fn report_end_of(&self, since: Instant) {
         let mut state = self.held_node.watchdog.state.lock();
         let is_lost = state.lost.is_some();
@@ -687,8 +688,8 @@ impl Drop for Hold {
     }
 }
 
-/// A function that calls `callback` the first time, whichever of its clones is called. The other times it waits until
-/// that has ended, or nobody cares any more.
+/// A function that calls `callback` the first time, whichever of its clones is called. The other times it
+/// waits until that has ended, or nobody cares any more.
 fn first_call<T>(
     callback: impl FnOnce(T) + Send + 'static,
     is_over: impl Fn() -> bool + Clone + Send + 'static,

@@ -1,5 +1,5 @@
-//! The watch of a contender's own node, which its holder takes over from the call that waited, and what was heard of
-//! the nodes that this call watched.
+//! The watch of a contender's own node, which its holder takes over from the call that waited, and what was
+//! heard of the nodes that this call watched.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! What each thread holds, as far as it has taken it itself. A guard that was given to another thread still counts
-//! as the first one's, until one of that lock was [dropped by another thread](super::guards_given_away).
+//! What each thread holds, as far as it has taken it itself. A guard that was given to another thread still
+//! counts as the first one's, until one of that lock was [dropped by another
+//! thread](super::guards_given_away).
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -55,7 +56,8 @@ pub(super) fn note_taken(watchdog: &Arc<Watchdog>, turn: u32) {
     });
 }
 
-/// This thread has let go of it. What is not noted, as it was long ago or by another thread, is found to be over later.
+/// This thread has let go of it. What is not noted, as it was long ago or by another thread, is found to be
+/// over later.
 pub(super) fn note_left(watchdog: &Arc<Watchdog>, turn: u32) {
     with_entries(|entries, _| {
         let is_it = |entry: &Entry| {
@@ -68,7 +70,8 @@ pub(super) fn note_left(watchdog: &Arc<Watchdog>, turn: u32) {
     });
 }
 
-/// The nodes that this thread has taken and holds, as the server knows them: the latest first, and not too many.
+/// The nodes that this thread has taken and holds, as the server knows them: the latest first, and not too
+/// many.
 pub(crate) fn held_by_this_thread() -> Vec<String> {
     let mut held = Vec::new();
     look_at_live(|watchdog| held.push(watchdog.node.clone()));
@@ -110,8 +113,8 @@ fn look_at_live(mut look: impl FnMut(&Watchdog)) {
     });
 }
 
-/// Does this with the entries of this thread while the table is not borrowed: what drops the last reference to
-/// something of the user's may get here again.
+/// Does this with the entries of this thread while the table is not borrowed: what drops the last reference
+/// to something of the user's may get here again.
 fn with_entries(act: impl FnOnce(&mut Vec<Entry>, &mut usize)) {
     // In the destructors of thread-local values, the table may be gone.
     let Ok(mut taken) = TAKEN.try_with(RefCell::take) else { return };

@@ -95,8 +95,8 @@ fn tell_now(watchdog: &Watchdog) -> Answer<()> {
     told
 }
 
-/// Writes other facts to a node with these data. What another client has written meanwhile stays, such as a request
-/// to release.
+/// Writes other facts to a node with these data. What another client has written meanwhile stays, such as a
+/// request to release.
 fn rewrite(
     session: &Session,
     node: &str,

@@ -150,8 +150,8 @@ impl OneAtATime {
 /// Each of the threads that wait for a node in its process has it tell that, and it does so no more often.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 
-/// How long a node stays for callbacks that have begun to tell that its holder's time is over: so many looks. A process
-/// that is stopped meanwhile loses only one of them.
+/// How long a node stays for callbacks that have begun to tell that its holder's time is over: so many looks.
+/// A process that is stopped meanwhile loses only one of them.
 const LOOKS_TO_TELL: u32 = 50;
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
@@ -566,8 +566,8 @@ impl Watchdog {
         with_kept_waiting(&data, &kept).unwrap_or(data)
     }
 
-    /// From here on, whatever is written to the node tells since when the lock is held, or who waits for it here.
-    /// False if it is to be written soon anyway; or was just now, and tells the same again.
+    /// From here on, whatever is written to the node tells since when the lock is held, or who waits for it
+    /// here. False if it is to be written soon anyway; or was just now, and tells the same again.
     pub(super) fn note_facts(
         &self,
         held_since: Option<Moment>,
@@ -610,7 +610,8 @@ impl Watchdog {
         self.state.lock().is_refused = true;
     }
 
-    /// Records that the lease, of which that is left, or the holder's time has ended, if so, and returns why it is lost.
+    /// Records that the lease, of which that is left, or the holder's time has ended, if so, and returns why
+    /// it is lost.
     pub(super) fn look_at_clocks(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -623,7 +624,8 @@ impl Watchdog {
         }
     }
 
-    /// Ends the hold of a holder whose time is over, if it is: tells of the loss, and then has the node deleted.
+    /// Ends the hold of a holder whose time is over, if it is: tells of the loss, and then has the node
+    /// deleted.
     fn end_turn(self: &Arc<Self>, session: &Arc<Session>) -> Option<LossReason> {
         let so = WatchdogState::is_held_too_long;
         let (is_first, why) = self.lose_if(LossReason::HeldTooLong, so)?;

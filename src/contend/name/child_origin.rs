@@ -1,9 +1,10 @@
-//! Whether a numbered child of a lock node contends whose name does not tell: by the session that it belongs to, and by
-//! when it was made.
+//! Whether a numbered child of a lock node contends whose name does not tell: by the session that it belongs
+//! to, and by when it was made.
 //!
-//! A sequential node gets its number as it is made: so a real contender that has a lower number than another one was also
-//! made before it. A node to which a program has given such a name may have any number, and comes before nobody who was
-//! there first. This is what [`rule`](super::rule) needs for its proof that nobody comes in ahead.
+//! A sequential node gets its number as it is made: so a real contender that has a lower number than another
+//! one was also made before it. A node to which a program has given such a name may have any number, and
+//! comes before nobody who was there first. This is what [`rule`](super::rule) needs for its proof that
+//! nobody comes in ahead.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -40,8 +41,8 @@ impl ChildOrigin {
         }
     }
 
-    /// Whether such a child with a lower number comes before a contender that this transaction has made; if it is not
-    /// known which, it may.
+    /// Whether such a child with a lower number comes before a contender that this transaction has made; if
+    /// it is not known which, it may.
     pub(crate) fn is_before(self, mine: Option<i64>) -> bool {
         match self {
             ChildOrigin::OfSession { czxid } => mine.is_none_or(|mine| czxid < mine),
@@ -96,10 +97,11 @@ impl LastingChildren {
 
     /// Those of the children that last, as the list with the lock node's stat shows them.
     ///
-    /// A lock node that is made anew begins its numbers anew: a contender may then have the very name of a node that has
-    /// lasted before. But it is younger than the new lock node, and what has lasted is older; or, if the whole ensemble
-    /// was made anew, younger than any child was made or deleted. (Nobody contends under a name
-    /// that a server has not numbered.) What a list does not show is forgotten, and everything after a while.
+    /// A lock node that is made anew begins its numbers anew: a contender may then have the very name of a
+    /// node that has lasted before. But it is younger than the new lock node, and what has lasted is older;
+    /// or, if the whole ensemble was made anew, younger than any child was made or deleted. (Nobody contends
+    /// under a name that a server has not numbered.) What a list does not show is forgotten, and everything
+    /// after a while.
     pub(crate) fn among(&self, lock_node: &str, stat: &Stat, children: &Names) -> Vec<String> {
         let mut all = self.0.lock();
         let Some(known) = all.get_mut(lock_node) else { return Vec::new() };
@@ -133,8 +135,8 @@ pub(crate) fn ask_origins(
     session.stat_each(&paths).into_iter().map(origin).collect()
 }
 
-/// The contenders among the children of a lock node, as the server knows it, in the order of grants. Where all names are
-/// certain, that takes no request.
+/// The contenders among the children of a lock node, as the server knows it, in the order of grants. Where
+/// all names are certain, that takes no request.
 pub(crate) fn contenders_in_order(
     session: &Session,
     lock_node: &str,

@@ -1,8 +1,8 @@
 //! What a contender's node tells on the second line of its data, such as `v=1 held_for=83000`.
 //!
-//! The first line says whose node it is. The second consists of facts for programs, each of them a key, `=` and
-//! a value without spaces; keys that are not known are passed over. Data without such a line tell no facts, and
-//! those that ask the holder to release the lock say nothing else.
+//! The first line says whose node it is. The second consists of facts for programs, each of them a key, `=`
+//! and a value without spaces; keys that are not known are passed over. Data without such a line tell no
+//! facts, and those that ask the holder to release the lock say nothing else.
 
 use std::time::Duration;
 
@@ -91,8 +91,8 @@ pub(crate) fn with_kept_waiting(data: &[u8], nodes: &[String]) -> Option<Vec<u8>
     with(data, KEEPS_WAITING, &named(nodes))
 }
 
-/// The data of a contender that waits under these nodes. Whether its wait is limited stays as they say it, as a
-/// command knows that better than the library. `None` if there is nothing to add.
+/// The data of a contender that waits under these nodes. Whether its wait is limited stays as they say it, as
+/// a command knows that better than the library. `None` if there is nothing to add.
 pub(crate) fn with_wait(data: &[u8], is_limited: bool, under: &[String]) -> Option<Vec<u8>> {
     let line = fact_line(data)?;
     let says_wait = values(line).any(|(key, _)| key == WAIT);

@@ -1,5 +1,5 @@
-//! What a maintenance hold is: a contender's node that belongs to no session. Its name keeps all clients from the lock,
-//! and its data say why and until when. Functions without IO.
+//! What a maintenance hold is: a contender's node that belongs to no session. Its name keeps all clients from
+//! the lock, and its data say why and until when. Functions without IO.
 
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
@@ -18,8 +18,8 @@ const ASKED_FOR: &str = "asked_for";
 const HELD: &str = "held";
 /// Since when it is held, in milliseconds of the ensemble's clock.
 const HELD_SINCE: &str = "held_since";
-/// When it ends: `never`, `at:` a time by the ensemble's clock, or `after:` a time since its data were written, both in
-/// milliseconds.
+/// When it ends: `never`, `at:` a time by the ensemble's clock, or `after:` a time since its data were
+/// written, both in milliseconds.
 const ENDS: &str = "ends";
 const NEVER: &str = "never";
 const AT: &str = "at:";
@@ -28,7 +28,8 @@ const AFTER: &str = "after:";
 /// A hold that is asked for ends so long after its maker has been heard of last.
 const ASKED_FOR_ENDS_AFTER: Duration = Duration::from_secs(30);
 
-/// When a maintenance hold ends: see [`LockNode::hold_for_maintenance`](crate::LockNode::hold_for_maintenance).
+/// When a maintenance hold ends: see
+/// [`LockNode::hold_for_maintenance`](crate::LockNode::hold_for_maintenance).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MaintenanceEnd {
@@ -72,7 +73,8 @@ impl fmt::Display for MaintenanceEnd {
     }
 }
 
-/// Why a lock is held for maintenance, and until when: see [`Contender::maintenance`](crate::Contender::maintenance).
+/// Why a lock is held for maintenance, and until when: see
+/// [`Contender::maintenance`](crate::Contender::maintenance).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MaintenanceHold {
@@ -80,8 +82,8 @@ pub struct MaintenanceHold {
     pub reason: String,
     /// Who has made it; empty if the node does not tell.
     pub made_by: String,
-    /// Whether somebody still waits for this hold to be the first: then it ends half a minute after that one has been
-    /// heard of last.
+    /// Whether somebody still waits for this hold to be the first: then it ends half a minute after that one
+    /// has been heard of last.
     pub is_asked_for: bool,
     /// When it ends, by the ensemble's clock; `None` if only when it is released.
     pub ends: Option<SystemTime>,
@@ -106,7 +108,8 @@ impl MaintenanceHold {
     }
 }
 
-/// When such a node ends, in milliseconds of the ensemble's clock; `None` if it is another's, or does not end.
+/// When such a node ends, in milliseconds of the ensemble's clock; `None` if it is another's, or does not
+/// end.
 pub(crate) fn end_of(data: &[u8], stat: &Stat) -> Option<i64> {
     let end = MaintenanceEnd::told_by(data).of_written(stat.mtime);
     end.filter(|_| stat.ephemeral_owner == 0)
@@ -130,8 +133,8 @@ pub(crate) fn asked_for(reason: &str, made_by: &str) -> Vec<u8> {
     with_each(data, [(STATE, ASKED_FOR.to_owned()), (ENDS, ends.to_string())])
 }
 
-/// The same data of a hold that is held since then, or queued. If another client has overwritten them, they tell nothing
-/// else any more.
+/// The same data of a hold that is held since then, or queued. If another client has overwritten them, they
+/// tell nothing else any more.
 pub(crate) fn held(data: Vec<u8>, since: Option<i64>, end: MaintenanceEnd) -> Vec<u8> {
     let data = if fact(&data, STATE).is_some() { data } else { asked_for("", "") };
     let since = since.map(|since| (HELD_SINCE, since.to_string()));
@@ -143,8 +146,8 @@ fn with_each(data: Vec<u8>, facts: impl IntoIterator<Item = (&'static str, Strin
     facts.into_iter().fold(data, |data, (key, value)| with(&data, key, &value).unwrap_or(data))
 }
 
-/// The form of the lock's own contenders, or the one that those who are there respect: Curator's read/write locks
-/// respect only names of their own, and so does kazoo.
+/// The form of the lock's own contenders, or the one that those who are there respect: Curator's read/write
+/// locks respect only names of their own, and so does kazoo.
 pub(crate) fn fitting(form: Form, children: &Names) -> Form {
     let is_of_kazoo = |one: &Ticket<'_>| one.marker().ends_with("lock__");
     let is_shared =

@@ -1,5 +1,5 @@
-//! Which contenders do not wait for which others, as their programs do it: clients in other languages that do not
-//! recognise our node names hold a lock beside us, though ours respect them.
+//! Which contenders do not wait for which others, as their programs do it: clients in other languages that do
+//! not recognise our node names hold a lock beside us, though ours respect them.
 //!
 //! Each rule was tried with the real program: see `docs/interop.md`.
 
@@ -107,8 +107,9 @@ pub(crate) fn interop_warning(form: Form, children: &Names) -> Option<String> {
     })
 }
 
-/// Which of the contenders, in the order of grants, may hold beside the holders, the first so many: those whose programs
-/// wait for none of those ahead. `is_curator` is whether one that is named as ours and Curator's are is Curator's.
+/// Which of the contenders, in the order of grants, may hold beside the holders, the first so many: those
+/// whose programs wait for none of those ahead. `is_curator` is whether one that is named as ours and
+/// Curator's are is Curator's.
 pub(crate) fn those_who_may_hold_too(
     in_grant_order: &[&str],
     holders: usize,
@@ -244,7 +245,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Of all who exclude each other, only the first holds by our rule; whoever else holds by its own, of that we say so.
+        /// Of all who exclude each other, only the first holds by our rule; whoever else holds by its own, of
+        /// that we say so.
         #[test]
         fn who_holds_beside_the_first_is_known(
             fronts in proptest::collection::vec(proptest::sample::select(vec![

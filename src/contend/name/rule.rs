@@ -50,8 +50,9 @@ impl Rule {
         self.decide_but_for(own, children, |_| false)
     }
 
-    /// Decides by place alone: the caller checks whether the own ticket is exhausted. `passes` is whether a child whose name
-    /// is not certain is known not to come before: see [`child_origin`](super::child_origin).
+    /// Decides by place alone: the caller checks whether the own ticket is exhausted. `passes` is whether a
+    /// child whose name is not certain is known not to come before: see
+    /// [`child_origin`](super::child_origin).
     pub(crate) fn decide_but_for<'a>(
         self,
         own: &str,
@@ -102,10 +103,10 @@ impl Rule {
         Verdict::Blocked(Watch::Nodes(run))
     }
 
-    /// All contenders ahead of `own`, the latest first, if they are few and `own` is admitted as soon
-    /// as they are gone, whoever comes by then. Only a writer that becomes a reader can give its
-    /// place to another node; in a waiting room, later ones may come ahead. One whose name is not certain cannot come in
-    /// ahead later: it would be made after `own`.
+    /// All contenders ahead of `own`, the latest first, if they are few and `own` is admitted as soon as they
+    /// are gone, whoever comes by then. Only a writer that becomes a reader can give its place to another
+    /// node; in a waiting room, later ones may come ahead. One whose name is not certain cannot come in ahead
+    /// later: it would be made after `own`.
     pub(crate) fn all_ahead_but_for<'a>(
         self,
         own: &str,
@@ -157,8 +158,8 @@ fn disagreement(mine: &Ticket<'_>, blockers: &[Ticket<'_>]) -> Option<Verdict> {
     Some(Verdict::Blocked(Watch::Nodes(vec![odd.name().to_owned()])))
 }
 
-/// How many of the contenders of a lock node, in the order of grants, hold; each by the number of permits in its own
-/// name: the caller may be wrong about that number.
+/// How many of the contenders of a lock node, in the order of grants, hold; each by the number of permits in
+/// its own name: the caller may be wrong about that number.
 pub(crate) fn count_holders(in_grant_order: &[impl AsRef<str>]) -> usize {
     let mut ahead: Vec<Ticket<'_>> = Vec::new();
     for name in in_grant_order {
@@ -181,8 +182,8 @@ pub(crate) fn in_grant_order<'a>(
     in_grant_order_by(children, |_| None)
 }
 
-/// The same. `made_by` is which transaction has made one, if that is known: one whose name is not certain comes after those
-/// that were there before it, whatever its number says.
+/// The same. `made_by` is which transaction has made one, if that is known: one whose name is not certain
+/// comes after those that were there before it, whatever its number says.
 pub(crate) fn in_grant_order_by<'a>(
     children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
     made_by: impl Fn(&str) -> Option<i64>,
@@ -210,7 +211,8 @@ fn tickets_up_to<'a>(
     children.into_iter().filter_map(move |child| Ticket::parse_up_to(last, child.as_ref()))
 }
 
-/// Whether there is a contender besides this one, of a known recipe: another one cannot be told from other nodes.
+/// Whether there is a contender besides this one, of a known recipe: another one cannot be told from other
+/// nodes.
 pub(crate) fn has_others<'a>(own: &str, children: impl IntoIterator<Item = &'a str>) -> bool {
     children.into_iter().any(|name| name != own && is_contender(name))
 }

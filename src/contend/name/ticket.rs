@@ -32,10 +32,11 @@ pub enum ContenderKind {
     ///
     /// They exclude all other kinds. Its name has `lease-<how many>-of-<permits>-`.
     Permits,
-    /// Another program's, of a kind that is not known, such as an election of Curator's `LeaderLatch`: it is taken to
-    /// exclude every other contender.
+    /// Another program's, of a kind that is not known, such as an election of Curator's `LeaderLatch`: it is
+    /// taken to exclude every other contender.
     ///
-    /// Its name has none of the above, only the sequence number: see [`ForeignContenders`](crate::ForeignContenders).
+    /// Its name has none of the above, only the sequence number: see
+    /// [`ForeignContenders`](crate::ForeignContenders).
     Other,
 }
 
@@ -216,8 +217,8 @@ impl<'a> Ticket<'a> {
         }
     }
 
-    /// Of a recipe that is not known. No negative number is read: a name may well end with a `-` and nine digits, and
-    /// would come before everybody.
+    /// Of a recipe that is not known. No negative number is read: a name may well end with a `-` and nine
+    /// digits, and would come before everybody.
     fn of_number(name: &'a str) -> Option<Ticket<'a>> {
         let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
         let (head, number) = name.split_at(name.len() - digits);
@@ -234,8 +235,8 @@ impl<'a> Ticket<'a> {
         })
     }
 
-    /// Whether the name alone tells that it contends: it is that of a recipe, to the letter. One that only has a marker may
-    /// be anything's, such as `etl-lock-2024010112`.
+    /// Whether the name alone tells that it contends: it is that of a recipe, to the letter. One that only
+    /// has a marker may be anything's, such as `etl-lock-2024010112`.
     pub(crate) fn is_certain(&self) -> bool {
         self.is_known && is_a_guid_or_nothing(self.guid())
     }
@@ -245,8 +246,8 @@ impl<'a> Ticket<'a> {
         self.is_known
     }
 
-    /// Whether a server may have given it its number, below a node in which so many children were made: one that cannot
-    /// have been given is no contender's, if the name does not tell that.
+    /// Whether a server may have given it its number, below a node in which so many children were made: one
+    /// that cannot have been given is no contender's, if the name does not tell that.
     pub(crate) fn may_be_of(&self, made: i32) -> bool {
         self.is_certain() || self.sequence < made
     }
@@ -449,8 +450,8 @@ fn count(digits: &str) -> Option<u32> {
     (number > 0 && number.to_string() == digits).then_some(number)
 }
 
-/// `x-<session id>-`, where only the session id can break a tie: a signed number, or 16 hex digits as ZooKeeper's C
-/// recipe writes it.
+/// `x-<session id>-`, where only the session id can break a tie: a signed number, or 16 hex digits as
+/// ZooKeeper's C recipe writes it.
 fn split_write_lock(head: &str) -> Option<(Range<usize>, ContenderKind)> {
     let session = head.strip_prefix("x-")?.strip_suffix('-')?;
     let digits = session.strip_prefix('-').unwrap_or(session);

@@ -130,8 +130,8 @@ impl AskEach for Paced<'_> {
 }
 
 impl Paced<'_> {
-    /// Asks, with so many requests, until there is an answer, within the connect timeout from the first request. That
-    /// includes pauses before the question is repeated.
+    /// Asks, with so many requests, until there is an answer, within the connect timeout from the first
+    /// request. That includes pauses before the question is repeated.
     fn insist<T>(&mut self, count: usize, question: impl Fn(&Session) -> Answer<T>) -> Result<T> {
         let mut first = None;
         loop {
@@ -161,7 +161,8 @@ impl Paced<'_> {
         }
     }
 
-    /// Until so many requests may be sent. The end of the session ends a pause, and there has to be another one.
+    /// Until so many requests may be sent. The end of the session ends a pause, and there has to be another
+    /// one.
     fn pause(&mut self, count: usize) -> Result<()> {
         loop {
             let until = self.pace.lock().pause(count, rt::now());

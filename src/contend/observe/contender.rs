@@ -167,18 +167,18 @@ impl Contender {
         ticket.is_certain() || self.session.is_some() || is_hidden
     }
 
-    /// Returns whether it may hold the lock as well, though others hold it: by its node's name its program waits for none
-    /// of those ahead, as its documentation has it or as it was seen to do.
+    /// Returns whether it may hold the lock as well, though others hold it: by its node's name its program
+    /// waits for none of those ahead, as its documentation has it or as it was seen to do.
     ///
-    /// Such as kazoo's behind a holder with the default [naming](crate::NodeNaming), unless kazoo's locks are made with the
-    /// `extra_lock_patterns` that the names do not show. Known only of lists of [all
+    /// Such as kazoo's behind a holder with the default [naming](crate::NodeNaming), unless kazoo's locks are
+    /// made with the `extra_lock_patterns` that the names do not show. Known only of lists of [all
     /// contenders](crate::LockNode::contenders), of one lock or [below a path](crate::Client::waits).
     pub fn may_hold_too(&self) -> bool {
         self.told.may_hold_too
     }
 
-    /// Returns whether its node's name is to the letter that of a [recipe that is known](ContenderKind): then it contends
-    /// whether or not it belongs to a session, and is waited for whatever
+    /// Returns whether its node's name is to the letter that of a [recipe that is known](ContenderKind): then
+    /// it contends whether or not it belongs to a session, and is waited for whatever
     /// [`foreign_contenders`](crate::ClientBuilder::foreign_contenders) says.
     ///
     /// Others contend only while their session lives.
@@ -227,7 +227,8 @@ impl Contender {
     /// Returns why and until when the lock is held for maintenance, if that is what this contender is: see
     /// [`LockNode::hold_for_maintenance`](crate::LockNode::hold_for_maintenance).
     ///
-    /// Its node's name says what it is. If an ACL hides its data, or they were overwritten, the rest is not known.
+    /// Its node's name says what it is. If an ACL hides its data, or they were overwritten, the rest is not
+    /// known.
     pub fn maintenance(&self) -> Option<MaintenanceHold> {
         self.is_maintenance().then(|| MaintenanceHold::read(&self.data, self.told.written))
     }

@@ -1,4 +1,5 @@
-//! Lists of children that need not be asked for again: those of nodes that are watched, and have not changed since.
+//! Lists of children that need not be asked for again: those of nodes that are watched, and have not changed
+//! since.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,7 +25,8 @@ struct KeptList {
     _watch: Subscription,
 }
 
-/// What watches end with: the connection, and the time after which a server may have dropped one without a word.
+/// What watches end with: the connection, and the time after which a server may have dropped one without a
+/// word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct WatchedBy {
     session: i64,
@@ -54,8 +56,8 @@ impl ListsOfLook {
         ListsOfLook { earlier: earlier.clone(), lists: RefCell::default() }
     }
 
-    /// The children of each of these nodes, if they are known to be the same as in the earlier look. The session must
-    /// have caught up with the leader since this look began.
+    /// The children of each of these nodes, if they are known to be the same as in the earlier look. The
+    /// session must have caught up with the leader since this look began.
     pub(super) fn known(&self, session: &Session, paths: &[String]) -> Vec<Option<List>> {
         let now = WatchedBy::now(session);
         let known = |path: &String| {

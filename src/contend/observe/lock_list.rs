@@ -85,8 +85,8 @@ pub enum LockKind {
         /// How many permits are taken.
         taken: u32,
     },
-    /// The waiting room of a lock whose contenders have [patience](crate::DistributedLock::patience): those who *hold* it
-    /// may contend for the lock.
+    /// The waiting room of a lock whose contenders have [patience](crate::DistributedLock::patience): those
+    /// who *hold* it may contend for the lock.
     Room,
 }
 
@@ -113,9 +113,10 @@ impl Client {
     /// server may lag behind the others. Locks without contenders are left out. Nodes that an ACL
     /// hides, or that are too many, are [named](LockList::unlisted).
     ///
-    /// Takes one request for each node that is neither a contender of a [known recipe](ContenderKind), by its name, nor an
-    /// item of a queue, and one for each lock; many of them share a round trip. At most 20,000 nodes are looked at, those
-    /// with few siblings first. ZooKeeper's own nodes, below `/zookeeper`, are not.
+    /// Takes one request for each node that is neither a contender of a [known recipe](ContenderKind), by its
+    /// name, nor an item of a queue, and one for each lock; many of them share a round trip. At most 20,000
+    /// nodes are looked at, those with few siblings first. ZooKeeper's own nodes, below `/zookeeper`, are
+    /// not.
     ///
     /// # Errors
     ///
@@ -247,7 +248,8 @@ pub(super) struct Walk {
     /// The locks, and the paths of their contenders, or only of the first.
     pub(super) locks: Vec<(ListedLock, Vec<String>)>,
     pub(super) takes_all: bool,
-    /// The nodes that have numbered children, and these: a contender's name does not always tell that it is one.
+    /// The nodes that have numbered children, and these: a contender's name does not always tell that it is
+    /// one.
     numbered: Vec<(String, Names)>,
     /// The nodes of sessions among those that were looked at because their names do not tell.
     of_sessions: HashSet<String>,

@@ -22,9 +22,9 @@ impl Client {
     /// that happened before this call, and may be out of date when it is returned; contenders that come or go
     /// meanwhile may be in it or not.
     ///
-    /// Takes one request for each node that is no contender, and one for each contender; one more for each contender
-    /// whose name is not [certain](crate::ContenderKind). Of more than
-    /// 20,000 contenders, the locks that are too many are [named](Waits::unlisted).
+    /// Takes one request for each node that is no contender, and one for each contender; one more for each
+    /// contender whose name is not [certain](crate::ContenderKind). Of more than 20,000 contenders, the locks
+    /// that are too many are [named](Waits::unlisted).
     ///
     /// # Errors
     ///

@@ -43,8 +43,8 @@ impl Known<'_> {
     }
 }
 
-/// Whether to read each of the contenders of so many lists, and no more than `spare` of those that need not be:
-/// what is known of each, and whether it holds now.
+/// Whether to read each of the contenders of so many lists, and no more than `spare` of those that need not
+/// be: what is known of each, and whether it holds now.
 pub(super) fn which_to_read(
     lists: usize,
     spare: usize,
@@ -79,8 +79,8 @@ mod tests {
         Contender::new("/a", &ticket, data.into(), &Stat::default())
     }
 
-    /// Which are read of these: the data, when each was read and since when it holds, in seconds, whether it is in an
-    /// edge, and whether it holds now.
+    /// Which are read of these: the data, when each was read and since when it holds, in seconds, whether it
+    /// is in an edge, and whether it holds now.
     fn read(lists: usize, all: &[(&str, u64, Option<u64>, bool, bool)]) -> Vec<usize> {
         let begun = Instant::now();
         let at = |seconds| begun + Duration::from_secs(seconds);

@@ -14,29 +14,32 @@ use crate::rt::Mutex;
 use crate::session::Client;
 
 impl Waits {
-    /// Looks again, as [`Client::waits`] does, in fewer requests and with a limit of them; `None` if the node at
-    /// the base path does not exist.
+    /// Looks again, as [`Client::waits`] does, in fewer requests and with a limit of them; `None` if the node
+    /// at the base path does not exist.
     ///
-    /// - Who holds and who waits is as recent as in a first look, and so is what a contender tells that was not in
-    ///   this look, or took part in an [edge](Waits::edges) of it. Others are shown with what they told when they were last
-    ///   read, which may be some looks ago; holders are read once more two seconds after they have come to hold.
+    /// - Who holds and who waits is as recent as in a first look, and so is what a contender tells that was
+    ///   not in this look, or took part in an [edge](Waits::edges) of it. Others are shown with what they
+    ///   told when they were last read, which may be some looks ago; holders are read once more two seconds
+    ///   after they have come to hold.
     /// - Any second has at most `most_per_second` requests, spread evenly, of all looks of this client that
-    ///   refresh others, one after another. Requests that a server was too busy for are repeated, and not limited.
-    /// - Looks in a row find the same [deadlocks](Waits::deadlocks) as first looks do, if the earlier one ended
-    ///   three seconds before; it need not be the one that was refreshed. Those within a process, of which
-    ///   contenders tell later, are found when these are read again.
+    ///   refresh others, one after another. Requests that a server was too busy for are repeated, and not
+    ///   limited.
+    /// - Looks in a row find the same [deadlocks](Waits::deadlocks) as first looks do, if the earlier one
+    ///   ended three seconds before; it need not be the one that was refreshed. Those within a process, of
+    ///   which contenders tell later, are found when these are read again.
     ///
-    /// Takes one request to catch up with the leader, which is not counted in [`requests`](Waits::requests), as
-    /// another one is not for each contender that an ACL hides; one for the base; one for each node that is no contender and whose children have changed; one for each contender of which the
-    /// above makes it read; and a few for the contenders that were not read for the longest time: a tenth of the nodes
-    /// and reads, at most a tenth of a second's requests. Contenders whose names have no guid, those
-    /// that tell nothing, because their data are hidden or empty, and [maintenance
-    /// holds](crate::Contender::maintenance) are read each time. The look takes as long as its
-    /// requests have to; a contender that goes before it is read is left out.
+    /// Takes one request to catch up with the leader, which is not counted in [`requests`](Waits::requests),
+    /// as another one is not for each contender that an ACL hides; one for the base; one for each node that
+    /// is no contender and whose children have changed; one for each contender of which the above makes it
+    /// read; and a few for the contenders that were not read for the longest time: a tenth of the nodes and
+    /// reads, at most a tenth of a second's requests. Contenders whose names have no guid, those that tell
+    /// nothing, because their data are hidden or empty, and [maintenance
+    /// holds](crate::Contender::maintenance) are read each time. The look takes as long as its requests have
+    /// to; a contender that goes before it is read is left out.
     ///
-    /// A look keeps watches on the nodes until it is dropped, by which the next one learns what has changed. They are set
-    /// anew on each connection, and after about two session timeouts; on a program's own handle of the `zookeeper`
-    /// crate there are none, and all nodes are listed each time.
+    /// A look keeps watches on the nodes until it is dropped, by which the next one learns what has changed.
+    /// They are set anew on each connection, and after about two session timeouts; on a program's own handle
+    /// of the `zookeeper` crate there are none, and all nodes are listed each time.
     ///
     /// # Errors
     ///

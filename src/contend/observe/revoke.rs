@@ -43,8 +43,8 @@ pub(crate) fn ask_contender(client: &Client, node: &str, contender: &str) -> Res
     })
 }
 
-/// False if the node is not there any more; `None` if it belongs to no session: nobody would read the request, and it
-/// would overwrite what a maintenance hold says.
+/// False if the node is not there any more; `None` if it belongs to no session: nobody would read the
+/// request, and it would overwrite what a maintenance hold says.
 fn write(session: &Session, path: &str) -> Answer<Option<bool>> {
     match session.exists(path, false) {
         Ok(Some(stat)) if stat.ephemeral_owner == 0 => return Ok(None),
@@ -92,7 +92,8 @@ pub(crate) fn delete_contender(
     })
 }
 
-/// Refuses a child that only looks like a contender by its name, and may be anything: it belongs to no session.
+/// Refuses a child that only looks like a contender by its name, and may be anything: it belongs to no
+/// session.
 fn check_contends(client: &Client, node: &str, contender: &str, path: &str) -> Result<()> {
     if !is_uncertain(path::last(contender)) {
         return Ok(());

@@ -1,9 +1,9 @@
 //! Who waits for whom, and which of them wait for ever: a function of what the contenders tell.
 //!
 //! A waiter waits for those ahead that exclude it. A holder waits if what holds it waits: the thread, or the
-//! command, that says so on its own node. So a set of contenders waits for ever if each waiter in it is excluded
-//! by others in it, and each holder in it waits by another one in it. The greatest such set is what is left when
-//! all that may go on are taken out, again and again.
+//! command, that says so on its own node. So a set of contenders waits for ever if each waiter in it is
+//! excluded by others in it, and each holder in it waits by another one in it. The greatest such set is what
+//! is left when all that may go on are taken out, again and again.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -29,8 +29,8 @@ pub struct Waits {
     pub base: String,
     /// The contenders, sorted by lock path, those of one lock in the order of grants.
     pub contenders: Vec<Contender>,
-    /// The nodes whose children could not be listed, or not all, and the contenders that could not be read, and
-    /// why; sorted by path.
+    /// The nodes whose children could not be listed, or not all, and the contenders that could not be read,
+    /// and why; sorted by path.
     pub unlisted: Vec<(String, UnlistedReason)>,
     /// How many requests were sent to learn all this.
     pub requests: usize,
@@ -87,22 +87,25 @@ impl Waits {
 
     /// Returns which contenders wait for other locks while they hold one.
     ///
-    /// Each pair has the places, in [`contenders`](Waits::contenders), of a holder, and of the contender by which
-    /// it waits. That one may be of another thread of its process, which contends for all of them or holds. Only
-    /// what contenders tell counts: those with data of their own, and those of other libraries, tell nothing.
+    /// Each pair has the places, in [`contenders`](Waits::contenders), of a holder, and of the contender by
+    /// which it waits. That one may be of another thread of its process, which contends for all of them or
+    /// holds. Only what contenders tell counts: those with data of their own, and those of other libraries,
+    /// tell nothing.
     pub fn edges(&self) -> Vec<(usize, usize)> {
         let edges = Edges::of(self);
         edges.told.into_iter().map(|edge| (edge.holder, edge.by)).collect()
     }
 
-    /// Returns the deadlocks that this look shows, each as one of its cycles. Who waits behind it is not in it.
+    /// Returns the deadlocks that this look shows, each as one of its cycles. Who waits behind it is not in
+    /// it.
     ///
-    /// One is certain if an `earlier` look, which ended at least three seconds before this one began, showed the same
-    /// waits, all of them told by contenders of this library (those within a process again since then), and none with a limit or a [`Cancel`](crate::Cancel). What is left to
-    /// doubt: a guard may have been given to another thread, and a command may be ended from outside. Other cycles
-    /// are only suspected: a thread that waits for itself; waits that may end by themselves; contenders that tell
-    /// nothing and have one session, such as Curator's, at several locks. Without an earlier look, all are; with one, only those of
-    /// contenders that were in it.
+    /// One is certain if an `earlier` look, which ended at least three seconds before this one began, showed
+    /// the same waits, all of them told by contenders of this library (those within a process again since
+    /// then), and none with a limit or a [`Cancel`](crate::Cancel). What is left to doubt: a guard may have
+    /// been given to another thread, and a command may be ended from outside. Other cycles are only
+    /// suspected: a thread that waits for itself; waits that may end by themselves; contenders that tell
+    /// nothing and have one session, such as Curator's, at several locks. Without an earlier look, all are;
+    /// with one, only those of contenders that were in it.
     pub fn deadlocks(&self, earlier: Option<&Waits>) -> Vec<Deadlock> {
         let edges = Edges::of(self);
         let before = earlier.map(|earlier| (earlier, Edges::of(earlier)));
@@ -140,7 +143,8 @@ fn same(one: &Contender) -> (&str, bool, Option<SessionId>) {
     (&one.path, one.holds, one.session)
 }
 
-/// Whether it waits and tells nothing of it. Candidates of an election have no facts, and may have one thread each.
+/// Whether it waits and tells nothing of it. Candidates of an election have no facts, and may have one thread
+/// each.
 fn waits_silently(one: &Contender) -> bool {
     one.facts().is_none() && !one.holds && one.host.is_none()
 }
@@ -157,8 +161,8 @@ struct Edge {
 /// Which holders wait by which contenders.
 struct Edges {
     told: Vec<Edge>,
-    /// The waiters of a session that tell nothing: any of its holders of other locks may wait by them. (Those of one
-    /// lock are different threads: a thread that waited for itself would do so in any library.)
+    /// The waiters of a session that tell nothing: any of its holders of other locks may wait by them. (Those
+    /// of one lock are different threads: a thread that waited for itself would do so in any library.)
     silent: HashMap<SessionId, Vec<usize>>,
 }
 
@@ -234,8 +238,8 @@ impl<'a> Graph<'a> {
         Graph { all, locks, lock_of, waits_by, holders_by, silent }
     }
 
-    /// Which contenders wait for ever, if those that `last` do not end by themselves: all that do not go on when
-    /// those do that may.
+    /// Which contenders wait for ever, if those that `last` do not end by themselves: all that do not go on
+    /// when those do that may.
     fn stuck(&self, lasts: impl Fn(&Contender) -> bool) -> Vec<bool> {
         let mut stuck: Vec<bool> = self.all.iter().map(lasts).collect();
         // How many there are at each lock.
@@ -521,8 +525,8 @@ mod tests {
         }
         assert!(is_certain(&second, Some(&first)));
         assert!(!is_certain(&second, None) && !is_certain(&too_soon, Some(&first)));
-        // In the first look one of them waited under another node: only that is not certain. Or it held, or was not
-        // there: nothing has lasted.
+        // In the first look one of them waited under another node: only that is not certain. Or it held, or
+        // was not there: nothing has lasted.
         let before = |change: fn(&mut Look)| {
             let mut look = Look { begun: look.begun, ..two("") };
             change(&mut look);

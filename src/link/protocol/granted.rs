@@ -146,7 +146,8 @@ pub(super) mod tests {
         }
     }
 
-    /// In seconds: the tick that is stated, session timeout that is asked for, granted; the tick to reckon with.
+    /// In seconds: the tick that is stated, session timeout that is asked for, granted; the tick to reckon
+    /// with.
     #[test]
     fn a_grant_can_only_show_that_ticks_are_longer() {
         for (stated, asked, by_server, tick) in [

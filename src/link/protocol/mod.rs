@@ -186,7 +186,8 @@ impl LinkCore {
         self.recent.no_server(why);
     }
 
-    /// Why the lease has run out, or why the server does not let the client in: what has happened in the last session timeout.
+    /// Why the lease has run out, or why the server does not let the client in: what has happened in the last
+    /// session timeout.
     pub(crate) fn why_lapsed(&self) -> Option<&str> {
         self.lapse.as_deref()
     }

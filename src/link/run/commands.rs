@@ -11,8 +11,9 @@ use crate::wire_values::NodeEvent;
 /// Called with each notice about the session, on the link's thread; it may only signal.
 pub(crate) type OnNotice = Box<dyn Fn(Notice) + Send>;
 
-/// Called when a watch fires, with what happened and the node's path, on the link's thread or that of
-/// any caller; it may only signal. What it returns is called when all else has been told that came with the event.
+/// Called when a watch fires, with what happened and the node's path, on the link's thread or that of any
+/// caller; it may only signal. What it returns is called when all else has been told that came with the
+/// event.
 pub(crate) type OnEvent = Box<dyn Fn(NodeEvent, &str) -> Vec<Signal> + Send + Sync>;
 
 /// A request, and the callback that gets the reply.

@@ -1,5 +1,5 @@
-//! Who reads what the server sends: the link's thread, or a caller that waits for it alone, which saves waking
-//! two threads.
+//! Who reads what the server sends: the link's thread, or a caller that waits for it alone, which saves
+//! waking two threads.
 //!
 //! Bytes are read, and what they say is told, under other locks: if two threads read for a moment, that is
 //! only in vain. If nobody reads while a caller waits, the caller waits until the link's thread looks again,

@@ -42,8 +42,9 @@ impl Resolver {
         Arc::new(Resolver { hosts: Mutex::new(hosts), ..Resolver::default() })
     }
 
-    /// Notes the zxid that a session has seen, its `first` one or a later one, and warns if an earlier session
-    /// has seen a greater one. To open a session is a change, too, so that means that changes were lost.
+    /// Notes the zxid that a session has seen, its `first` one or a later one, and warns if an earlier
+    /// session has seen a greater one. To open a session is a change, too, so that means that changes were
+    /// lost.
     pub(crate) fn note_zxid(&self, zxid: i64, is_first: bool) {
         let before = self.last_zxid.fetch_max(zxid, Ordering::AcqRel);
         if is_first && zxid < before {

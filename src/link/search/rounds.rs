@@ -174,8 +174,8 @@ impl Rounds<'_> {
         is_useless
     }
 
-    /// How long other servers have, which may be about to start, until the one that has rejected a new session
-    /// stands for those that do not answer.
+    /// How long other servers have, which may be about to start, until the one that has rejected a new
+    /// session stands for those that do not answer.
     fn time_for_others(&self, now: Moment) -> Duration {
         match &self.rejection {
             Some((since, _)) if self.what.session.is_none() => {

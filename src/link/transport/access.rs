@@ -29,7 +29,8 @@ pub(crate) struct Access {
 impl Access {
     /// # Errors
     ///
-    /// Fails with `InvalidArgument` if no server can let the client in with this, or a file of it cannot be used.
+    /// Fails with `InvalidArgument` if no server can let the client in with this, or a file of it cannot be
+    /// used.
     pub(crate) fn check(&self) -> error::Result<()> {
         self.tls.as_ref().map_or(Ok(()), Tls::check)?;
         self.sasl.as_ref().map_or(Ok(()), Sasl::check)?;

@@ -69,7 +69,8 @@ impl Client {
     /// Returns a handle of the znode at this absolute path, without a request.
     ///
     /// A path that ZooKeeper does not allow fails the first call that needs it, as
-    /// [`InvalidName`](ErrorKind::InvalidName). What is below `/zookeeper` can be read, such as quotas, and only that.
+    /// [`InvalidName`](ErrorKind::InvalidName). What is below `/zookeeper` can be read, such as quotas, and
+    /// only that.
     pub fn znode(&self, path: impl AsRef<str>) -> Znode {
         Znode { target: NodeConfig::at(self.clone(), path.as_ref()) }
     }

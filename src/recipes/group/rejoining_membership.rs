@@ -501,7 +501,8 @@ impl SharedMembership {
     }
 }
 
-/// Whether it is known what has become of the node. A session that was replaced takes it along only when it is over.
+/// Whether it is known what has become of the node. A session that was replaced takes it along only when it
+/// is over.
 fn has_ended(session: &Session) -> bool {
     let phase = session.status().now();
     match phase.ended {

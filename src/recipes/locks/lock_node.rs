@@ -236,8 +236,8 @@ impl LockNode {
     /// Lists those who wait for their turn to contend, the first to contend first: see
     /// [`patience`](crate::DistributedLock::patience).
     ///
-    /// Those that [hold](Contender::holds) a place of it may contend for the lock; so do those that once were the first,
-    /// until they hold it. Empty if nobody has patience.
+    /// Those that [hold](Contender::holds) a place of it may contend for the lock; so do those that once were
+    /// the first, until they hold it. Empty if nobody has patience.
     ///
     /// # Errors
     ///
@@ -316,40 +316,44 @@ impl LockNode {
 }
 
 impl LockNode {
-    /// Keeps everybody from the lock for maintenance, with no process that stays: waits until the lock is free, and
-    /// returns the hold; `None` if others still have the lock when the wait, or the hold's own time, is over.
+    /// Keeps everybody from the lock for maintenance, with no process that stays: waits until the lock is
+    /// free, and returns the hold; `None` if others still have the lock when the wait, or the hold's own
+    /// time, is over.
     ///
-    /// The hold is a contender's node that belongs to no session. While it is the first, no client in any language
-    /// that respects this lock gets it, and everybody sees the reason: [`Contender::maintenance`] tells it. It ends when it is
-    /// [released](Self::release_maintenance), or at `end` by the ensemble's clock: then the first waiters of this library
-    /// delete it, or, if nobody waits, its next call that wants the lock, also one that does not wait. **Other libraries'
-    /// waiters do not end it.**
+    /// The hold is a contender's node that belongs to no session. While it is the first, no client in any
+    /// language that respects this lock gets it, and everybody sees the reason: [`Contender::maintenance`]
+    /// tells it. It ends when it is [released](Self::release_maintenance), or at `end` by the ensemble's
+    /// clock: then the first waiters of this library delete it, or, if nobody waits, its next call that wants
+    /// the lock, also one that does not wait. **Other libraries' waiters do not end it.**
     ///
-    /// The node's name is one that the present contenders respect; if there are none, one as this lock's own contenders
-    /// have. So, for a path that Curator's read/write locks use, call this on a
+    /// The node's name is one that the present contenders respect; if there are none, one as this lock's own
+    /// contenders have. So, for a path that Curator's read/write locks use, call this on a
     /// [`DistributedRwLock`](crate::DistributedRwLock), and for one that kazoo uses set
     /// [`NodeNaming::Kazoo`].
     ///
     /// The first line of the lock's [data](Self#settings) says who has made the hold.
     ///
-    /// While it waits, the hold [is asked for](crate::maintenance::MaintenanceHold::is_asked_for): contenders that come
-    /// later wait behind it. If the call ends without the lock, it deletes the node, or the background does when there is
-    /// a connection again; if the process dies, the waiters of this library do half a minute later. If it dies in the moment in which the hold begins, the hold stays.
+    /// While it waits, the hold [is asked for](crate::maintenance::MaintenanceHold::is_asked_for): contenders
+    /// that come later wait behind it. If the call ends without the lock, it deletes the node, or the
+    /// background does when there is a connection again; if the process dies, the waiters of this library do
+    /// half a minute later. If it dies in the moment in which the hold begins, the hold stays.
     ///
     /// Not for a job's own work: nothing notices if the job dies.
     ///
     /// # Errors
     ///
-    /// - [`InvalidArgument`](ErrorKind::InvalidArgument) for a reason that is empty, longer than 1,000 bytes, or has
-    ///   control characters, and for a hold that lasts less than a millisecond, or whose time has passed;
+    /// - [`InvalidArgument`](ErrorKind::InvalidArgument) for a reason that is empty, longer than 1,000 bytes,
+    ///   or has control characters, and for a hold that lasts less than a millisecond, or whose time has
+    ///   passed;
     /// - [`NodeDeleted`](ErrorKind::NodeDeleted) if another client released the hold meanwhile;
-    /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without READ and WRITE on the contenders' nodes, which a waiting
-    ///   lock does not need;
-    /// - [`Cancelled`](ErrorKind::Cancelled), which [may have taken effect](Error::may_have_taken_effect) if the node
-    ///   could not be deleted at once; [`SequenceExhausted`](ErrorKind::SequenceExhausted);
-    /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the wait ends, or is cancelled, during an outage as the hold
-    ///   begins, and the node cannot be deleted again within the [connect
-    ///   timeout](crate::ClientBuilder::connect_timeout): the lock may be held, by the node that the error names;
+    /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without READ and WRITE on the contenders' nodes, which a
+    ///   waiting lock does not need;
+    /// - [`Cancelled`](ErrorKind::Cancelled), which [may have taken effect](Error::may_have_taken_effect) if
+    ///   the node could not be deleted at once; [`SequenceExhausted`](ErrorKind::SequenceExhausted);
+    /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the wait ends, or is cancelled, during an outage as
+    ///   the hold begins, and the node cannot be deleted again within the [connect
+    ///   timeout](crate::ClientBuilder::connect_timeout): the lock may be held, by the node that the error
+    ///   names;
     /// - others that [end every wait](crate::guide#what-ends-every-wait).
     pub fn hold_for_maintenance(
         &self,
@@ -361,8 +365,8 @@ impl LockNode {
         hold_for_maintenance(&self.maintenance_contention()?, terms, &wait.into())
     }
 
-    /// As [`hold_for_maintenance`](Self::hold_for_maintenance), without waiting: the hold begins when those who have
-    /// the lock, and those who wait already, have left it.
+    /// As [`hold_for_maintenance`](Self::hold_for_maintenance), without waiting: the hold begins when those
+    /// who have the lock, and those who wait already, have left it.
     ///
     /// An `end` [after](MaintenanceEnd::After) some time counts from now.
     ///
@@ -376,13 +380,14 @@ impl LockNode {
 
     /// Moves the end of a hold, and returns whether the hold was still there.
     ///
-    /// An `end` [after](MaintenanceEnd::After) some time counts from now; a time that has passed ends the hold. If a
-    /// waiter deletes the hold in the same moment, either that happens, and this returns false, or the hold stays.
+    /// An `end` [after](MaintenanceEnd::After) some time counts from now; a time that has passed ends the
+    /// hold. If a waiter deletes the hold in the same moment, either that happens, and this returns false, or
+    /// the hold stays.
     ///
     /// # Errors
     ///
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for what is no maintenance hold of this lock, and for one that is
-    /// only [asked for](crate::maintenance::MaintenanceHold::is_asked_for);
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for what is no maintenance hold of this lock, and for
+    /// one that is only [asked for](crate::maintenance::MaintenanceHold::is_asked_for);
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ and WRITE on its node; otherwise as
     /// [`contenders`](Self::contenders).
     pub fn change_maintenance(&self, hold: &Contender, end: MaintenanceEnd) -> Result<bool> {
@@ -473,25 +478,26 @@ macro_rules! settings {
 macro_rules! patience_setting {
     ($lock:ident $(, $kept:ident)?) => {
         impl $lock {
-            /// Lets more urgent contenders come before this one: at most `patience` of those that come later. 0 is the
-            /// most urgent. Default: no patience, and no waiting room.
+            /// Lets more urgent contenders come before this one: at most `patience` of those that come later.
+            /// 0 is the most urgent. Default: no patience, and no waiting room.
             ///
-            /// All who have patience wait in a room beside the lock, at `<base>/_zklock_room_<name>`, in the order of
-            /// their number there plus their patience. The first contends for the lock, as all others do, and stays
-            /// there. So:
+            /// All who have patience wait in a room beside the lock, at `<base>/_zklock_room_<name>`, in the
+            /// order of their number there plus their patience. The first contends for the lock, as all
+            /// others do, and stays there. So:
             ///
-            /// - **At most `patience` later ones come before it**, among those who have patience; with equal patience,
-            ///   first come, first served. Of two with the same place the earlier one comes first, so nobody passes a
-            ///   patience of 1, and 19 pass one of 20.
-            /// - **The most urgent one is next, but for the holder, those who contend already, and those who have been
-            ///   passed so often.** Of mutexes and writers, at most one of each greater patience contends already; of
-            ///   readers any number, as they wait for no readers.
-            /// - There is one holder at a time whatever stands in the room. Contenders without patience, and those of
-            ///   other libraries, contend at once: they wait for nobody in the room, and nobody overtakes them.
+            /// - **At most `patience` later ones come before it**, among those who have patience; with equal
+            ///   patience, first come, first served. Of two with the same place the earlier one comes first,
+            ///   so nobody passes a patience of 1, and 19 pass one of 20.
+            /// - **The most urgent one is next, but for the holder, those who contend already, and those who
+            ///   have been passed so often.** Of mutexes and writers, at most one of each greater patience
+            ///   contends already; of readers any number, as they wait for no readers.
+            /// - There is one holder at a time whatever stands in the room. Contenders without patience, and
+            ///   those of other libraries, contend at once: they wait for nobody in the room, and nobody
+            ///   overtakes them.
             ///
             /// Threads do not hand the lock over to each other, and it cannot be kept
-            /// ([`InvalidArgument`](crate::ErrorKind::InvalidArgument)). An acquisition without others costs twice as much
-            /// as one without patience.
+            /// ([`InvalidArgument`](crate::ErrorKind::InvalidArgument)). An acquisition without others costs
+            /// twice as much as one without patience.
             ///
             /// At most 1,000,000.
             #[must_use = "the value is changed, and returned"]
@@ -504,13 +510,13 @@ macro_rules! patience_setting {
             /// Has a waiter ask each holder that has more [patience](Self::patience) to
             /// [release](crate::Hold::on_release_requested) the lock. Default: false.
             ///
-            /// Nobody else is asked: no waiter, and no holder with less or equal patience. A contender tells its patience
-            /// by its node's data, so holders without patience are not asked, and neither are those that have
-            /// [`data`](Self::data) of their own, and those that this client may not read or write (WRITE on a contender;
-            /// a warning is logged).
+            /// Nobody else is asked: no waiter, and no holder with less or equal patience. A contender tells
+            /// its patience by its node's data, so holders without patience are not asked, and neither are
+            /// those that have [`data`](Self::data) of their own, and those that this client may not read or
+            /// write (WRITE on a contender; a warning is logged).
             ///
-            /// Only calls that wait ask, and only from the moment when they contend for the lock. Takes three requests
-            /// for each holder, and one when others hold.
+            /// Only calls that wait ask, and only from the moment when they contend for the lock. Takes three
+            /// requests for each holder, and one when others hold.
             ///
             /// # Errors
             ///
@@ -594,9 +600,9 @@ macro_rules! node_settings {
             /// Requires the lock node to exist: calls that acquire the lock fail with
             /// [`NotFound`](crate::ErrorKind::NotFound) instead of making it. Default: it is made.
             ///
-            /// It costs no request. For paths that people type: a lock node in the wrong place may be in another
-            /// program's way. Idle lock nodes are removed by the servers, except for those of kazoo's naming, so that
-            /// a lock that is used may have no node for a while.
+            /// It costs no request. For paths that people type: a lock node in the wrong place may be in
+            /// another program's way. Idle lock nodes are removed by the servers, except for those of kazoo's
+            /// naming, so that a lock that is used may have no node for a while.
             #[must_use = "the value is changed, and returned"]
             pub fn must_exist(mut self) -> $lock {
                 self.lock_node.must_exist = true;

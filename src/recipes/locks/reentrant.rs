@@ -80,8 +80,8 @@ impl ReentrantLock {
     ///
     /// # Errors
     ///
-    /// [`NodeDeleted`](crate::ErrorKind::NodeDeleted) or [`SessionLost`](crate::ErrorKind::SessionLost) if this
-    /// thread's guards have lost the lock, until all of them are dropped. Otherwise as
+    /// [`NodeDeleted`](crate::ErrorKind::NodeDeleted) or [`SessionLost`](crate::ErrorKind::SessionLost) if
+    /// this thread's guards have lost the lock, until all of them are dropped. Otherwise as
     /// [`DistributedLock::lock`].
     pub fn lock(&self) -> Result<ReentrantGuard> {
         self.enter_or(DistributedLock::lock)

@@ -1,8 +1,8 @@
-//! Sessions on a program's own handle of the `zookeeper` crate: without a link, and so without what
-//! only a link knows. [`connection`] makes the requests of such a session, those of a caller with a limit
-//! as [`calls_on_worker`] on other threads; [`monitor`] finds out which session the handle is in, [`watchers`]
-//! keeps its watches, [`handle_trait`] says what a handle can do, and [`zookeeper_crate`] is the one
-//! file that names the crate.
+//! Sessions on a program's own handle of the `zookeeper` crate: without a link, and so without what only a
+//! link knows. [`connection`] makes the requests of such a session, those of a caller with a limit as
+//! [`calls_on_worker`] on other threads; [`monitor`] finds out which session the handle is in, [`watchers`]
+//! keeps its watches, [`handle_trait`] says what a handle can do, and [`zookeeper_crate`] is the one file
+//! that names the crate.
 
 mod calls_on_worker;
 mod connection;

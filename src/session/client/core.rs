@@ -452,8 +452,8 @@ impl ClientCore {
         }
     }
 
-    /// Waits until a server has confirmed the end of a session that was replaced. Until then, a contender of the next one
-    /// could be behind a node that the client itself has left there.
+    /// Waits until a server has confirmed the end of a session that was replaced. Until then, a contender of
+    /// the next one could be behind a node that the client itself has left there.
     fn until_over(&self, session: &Session, waiter: &Waiter) {
         let _subscription = session.status().subscribe(waiter.bell());
         let _waits = session.await_server(false);

@@ -26,13 +26,12 @@ use core::known;
 
 /// A client of a ZooKeeper ensemble.
 ///
-/// It keeps one session alive over lost connections, server restarts and leader elections. After
-/// the session is lost, the next call opens a new one. If a request for a node of the session, such as a
-/// lock's, gets no answer, and the client owns nothing in the session, the client ends it and opens another
-/// one, at most once in two session timeouts: [otherwise the node could still be
-/// made](crate::guide#how-sure-a-call-is). The state is [`Suspended`](SessionState::Suspended) meanwhile. Clones are cheap and share everything, as do
-/// locks and guards made from the client. Dropping the last of them closes the session, within a
-/// second.
+/// It keeps one session alive over lost connections, server restarts and leader elections. After the session
+/// is lost, the next call opens a new one. If a request for a node of the session, such as a lock's, gets no
+/// answer, and the client owns nothing in the session, the client ends it and opens another one, at most once
+/// in two session timeouts: [otherwise the node could still be made](crate::guide#how-sure-a-call-is). The
+/// state is [`Suspended`](SessionState::Suspended) meanwhile. Clones are cheap and share everything, as do
+/// locks and guards made from the client. Dropping the last of them closes the session, within a second.
 ///
 /// A forked child process has to connect its own client. Calls of its parent's client fail there
 /// with [`Closed`](ErrorKind::Closed), no guard is held, and drops do nothing, so the parent keeps
@@ -269,8 +268,8 @@ pub struct ClientStats {
     pub pending_deletes: usize,
     /// How many threads this library runs in this process, for all clients.
     pub threads: usize,
-    /// How many nodes were found, and deleted, that the ensemble had created late: for a request of a connection that
-    /// was given up, whose call had ended without it.
+    /// How many nodes were found, and deleted, that the ensemble had created late: for a request of a
+    /// connection that was given up, whose call had ended without it.
     pub strays: u64,
 }
 
@@ -411,9 +410,9 @@ impl ClientBuilder {
     ///
     /// Such a call has all [waits](Client::waits) below the base path of its lock looked at, once and in the
     /// background, and again three seconds later. If both looks show a certain
-    /// [deadlock](crate::Waits::deadlocks) in which a holder waits for that lock, that is a warning in the log and an
-    /// [`Event::Deadlock`]; the call goes on waiting. Locks below other bases are not seen, and a client looks every
-    /// ten seconds at most. At least a second. Default: no look.
+    /// [deadlock](crate::Waits::deadlocks) in which a holder waits for that lock, that is a warning in the
+    /// log and an [`Event::Deadlock`]; the call goes on waiting. Locks below other bases are not seen, and a
+    /// client looks every ten seconds at most. At least a second. Default: no look.
     pub fn warn_of_deadlock_after(mut self, wait: Duration) -> ClientBuilder {
         self.deadlock_warning = Some(wait);
         self
@@ -421,8 +420,8 @@ impl ClientBuilder {
 
     /// Sets whether locks wait for contenders of recipes that this library does not know.
     ///
-    /// Default [`Wait`](ForeignContenders::Wait). **All clients of a lock need the same**: one that passes such a contender
-    /// may hold the lock beside it. Over a program's own handle they are always waited for.
+    /// Default [`Wait`](ForeignContenders::Wait). **All clients of a lock need the same**: one that passes
+    /// such a contender may hold the lock beside it. Over a program's own handle they are always waited for.
     pub fn foreign_contenders(mut self, how: ForeignContenders) -> ClientBuilder {
         self.foreign = how;
         self
@@ -430,16 +429,16 @@ impl ClientBuilder {
 
     /// States how many bytes of paths the servers can carry at a session's end.
     ///
-    /// A session that ends takes all its ephemeral nodes (contenders, members, permits) with it, in one transaction
-    /// with all their paths. If that is larger than twice the servers' `jute.maxbuffer`, released versions from 3.6 on
-    /// write it, and cannot read it again: the ensemble does not start any more. So from three quarters of the limit on,
-    /// this client creates no further ephemeral node in the session: the call fails with
-    /// [`TooLarge`](ErrorKind::TooLarge). At a quarter there is one warning in the log, and above it
-    /// [`close`](Client::close) deletes nodes before it ends the session, as many as its time allows.
+    /// A session that ends takes all its ephemeral nodes (contenders, members, permits) with it, in one
+    /// transaction with all their paths. If that is larger than twice the servers' `jute.maxbuffer`, released
+    /// versions from 3.6 on write it, and cannot read it again: the ensemble does not start any more. So from
+    /// three quarters of the limit on, this client creates no further ephemeral node in the session: the call
+    /// fails with [`TooLarge`](ErrorKind::TooLarge). At a quarter there is one warning in the log, and above
+    /// it [`close`](Client::close) deletes nodes before it ends the session, as many as its time allows.
     ///
-    /// Default 2,097,150 bytes, for servers with the default `jute.maxbuffer`; three quarters of that are about 14,000
-    /// contenders. At least 4,096.
-    /// If the servers set `jute.maxbuffer.extrasize`, it is the sum of the two. Several clients have a limit each.
+    /// Default 2,097,150 bytes, for servers with the default `jute.maxbuffer`; three quarters of that are
+    /// about 14,000 contenders. At least 4,096. If the servers set `jute.maxbuffer.extrasize`, it is the sum
+    /// of the two. Several clients have a limit each.
     ///
     /// Over a program's own handle, nodes that the program has created itself are not known here.
     pub fn session_paths_limit(mut self, bytes: usize) -> ClientBuilder {

@@ -112,8 +112,8 @@ pub(crate) struct Created {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Enqueued {
     pub(crate) made: Created,
-    /// The children of its parent, and that one's stat if it was asked for, requested right after the create on the
-    /// same connection; `None` if that request was not answered.
+    /// The children of its parent, and that one's stat if it was asked for, requested right after the create
+    /// on the same connection; `None` if that request was not answered.
     pub(crate) siblings: Option<(Names, Option<Stat>)>,
 }
 
@@ -335,8 +335,8 @@ pub(crate) enum Waits {
 }
 
 /// One session's connection with the ensemble: a link, a program's handle, or a simulated one.
-/// [`Verbs`](crate::session::requests::Verbs) builds all of a session's requests on this. Dropping it ends the
-/// session.
+/// [`Verbs`](crate::session::requests::Verbs) builds all of a session's requests on this. Dropping it ends
+/// the session.
 pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// Sends the requests, with nothing in between. Each is answered in bounded time: by the
     /// server, in the order of all requests and events; with a lost connection or session; or at

@@ -85,8 +85,8 @@ pub enum SessionState {
     Connected,
     /// The connection is lost, but not yet the session: its locks are still held.
     ///
-    /// The client sends no requests until a server serves the session again, or it is lost. Also while another session is
-    /// opened [in place of one](crate::Client) in which nothing was held.
+    /// The client sends no requests until a server serves the session again, or it is lost. Also while
+    /// another session is opened [in place of one](crate::Client) in which nothing was held.
     Suspended,
     /// The session is over: it expired, or the client had no answer for so long that it may have; or
     /// nothing was held in it, and no other one could be opened in its place. All

@@ -69,11 +69,11 @@ struct CreateInDoubt {
     kind: DoubtKind,
     bytes: usize,
     meant: Weak<()>,
-    /// How many requests of this name got no answer: each of them may still make a node, also when that of another
-    /// one was found and deleted.
+    /// How many requests of this name got no answer: each of them may still make a node, also when that of
+    /// another one was found and deleted.
     requests: usize,
-    /// The transaction that made the node by which one of them was settled last: it may be seen again until it is
-    /// deleted.
+    /// The transaction that made the node by which one of them was settled last: it may be seen again until
+    /// it is deleted.
     found: Option<i64>,
 }
 
@@ -136,8 +136,9 @@ impl CreatesInDoubt {
         forgotten
     }
 
-    /// Takes out those that made nodes among these children, and that no call may still take for its own. Returns the
-    /// nodes' names, and for how many bytes they counted. Not those whose names others may have, too.
+    /// Takes out those that made nodes among these children, and that no call may still take for its own.
+    /// Returns the nodes' names, and for how many bytes they counted. Not those whose names others may have,
+    /// too.
     pub(super) fn take_strays<'a>(
         &mut self,
         parent: &str,
@@ -159,7 +160,8 @@ impl CreatesInDoubt {
         (strays, bytes)
     }
 
-    /// Those of the children that have the names of such creates, and that no call may still take for its own.
+    /// Those of the children that have the names of such creates, and that no call may still take for its
+    /// own.
     pub(super) fn named<'a>(
         &self,
         parent: &str,
@@ -174,9 +176,9 @@ impl CreatesInDoubt {
         children.filter(is_one).map(str::to_owned).collect()
     }
 
-    /// A create of that node is no longer in doubt, as the node was found. Returns for how many bytes it counted, if no
-    /// other one of this name is in doubt. A node that others may have made tells nothing of it, unless it is certain to
-    /// be one of these: made by this transaction.
+    /// A create of that node is no longer in doubt, as the node was found. Returns for how many bytes it
+    /// counted, if no other one of this name is in doubt. A node that others may have made tells nothing of
+    /// it, unless it is certain to be one of these: made by this transaction.
     pub(super) fn settle(&mut self, parent: &str, name: &str, czxid: Option<i64>) -> usize {
         let Some(of_parent) = self.by_parent.get_mut(parent) else { return 0 };
         let is_told = |one: &CreateInDoubt| czxid.is_some() || one.kind == DoubtKind::Numbered;
@@ -188,7 +190,8 @@ impl CreatesInDoubt {
         bytes
     }
 
-    /// Whether a request of that name is in doubt, and was not settled by this node, made by that transaction.
+    /// Whether a request of that name is in doubt, and was not settled by this node, made by that
+    /// transaction.
     pub(super) fn may_have_made(&self, parent: &str, name: &str, czxid: i64) -> bool {
         let one = self.by_parent.get(parent).and_then(|one| one.by_name.get(name));
         one.is_some_and(|one| one.found != Some(czxid))
@@ -222,8 +225,8 @@ impl CreatesInDoubt {
 }
 
 impl ParentInDoubt {
-    /// One request of this name is no longer in doubt: it made the node of that transaction, if that is known. If it was
-    /// the last one, returns for how many bytes they counted.
+    /// One request of this name is no longer in doubt: it made the node of that transaction, if that is
+    /// known. If it was the last one, returns for how many bytes they counted.
     fn settle(&mut self, name: &str, czxid: Option<i64>) -> Option<usize> {
         let one = self.by_name.get_mut(name)?;
         one.found = czxid;
@@ -248,7 +251,8 @@ impl ParentInDoubt {
     }
 
     /// When to look at it next: a third of the session timeout after the last look in the first timeout, then
-    /// each timeout for a minute, and each second one for ten. After that, only other lists can show the nodes.
+    /// each timeout for a minute, and each second one for ten. After that, only other lists can show the
+    /// nodes.
     fn due(&self, connection: u64, timeout: Duration) -> Option<Instant> {
         let age = self.looked.saturating_duration_since(self.since);
         let gap = match age {
@@ -320,7 +324,8 @@ mod tests {
         assert_eq!([None, Some(9)].map(|czxid| doubts.settle("/a", "m", czxid)), [0, 7]);
     }
 
-    /// A request that is made again under the same name may be carried out once more when the first node was deleted.
+    /// A request that is made again under the same name may be carried out once more when the first node was
+    /// deleted.
     #[test]
     fn each_request_of_a_name_is_in_doubt_by_itself() {
         let now = (Instant::now(), 1);

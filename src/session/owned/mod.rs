@@ -1,8 +1,8 @@
 //! The ephemeral nodes of one session: those that it owns, those that are being created or deleted, and
 //! those that requests without an answer may still create.
 //!
-//! - A request of a connection that was given up can be carried out later than newer ones of the same session,
-//!   until the session has ended: see [`creates_in_doubt`].
+//! - A request of a connection that was given up can be carried out later than newer ones of the same
+//!   session, until the session has ended: see [`creates_in_doubt`].
 //! - A session's end is one transaction with the paths of all its nodes. Beyond a size, released servers
 //!   write it and cannot read it again.
 
@@ -194,8 +194,8 @@ impl OwnedNodes {
         self.look_for(state, path, (kind, 0), Some(meant));
     }
 
-    /// Until this is dropped, the session is not ended for a doubt: its caller finds out only here what has become
-    /// of a change.
+    /// Until this is dropped, the session is not ended for a doubt: its caller finds out only here what has
+    /// become of a change.
     pub(crate) fn need(self: &Arc<Self>) -> SessionNeed {
         self.state.lock().needed += 1;
         SessionNeed(Arc::clone(self))
@@ -229,8 +229,8 @@ impl OwnedNodes {
         state.own(path);
     }
 
-    /// The node is no longer needed and is about to be deleted: no call will ever adopt it, and no guard relies
-    /// on it.
+    /// The node is no longer needed and is about to be deleted: no call will ever adopt it, and no guard
+    /// relies on it.
     pub(super) fn leave(&self, path: &str) {
         let mut state = self.state.lock();
         match state.live.take(path) {
@@ -282,7 +282,8 @@ impl OwnedNodes {
 
     // ----- creates in doubt
 
-    /// Takes those of the children that a create in doubt has made, and that nobody wants: the caller has them deleted.
+    /// Takes those of the children that a create in doubt has made, and that nobody wants: the caller has
+    /// them deleted.
     pub(super) fn take_strays(&self, parent: &str, children: &Names) -> Vec<String> {
         if !self.has_doubts.load(Ordering::SeqCst) {
             return Vec::new();
@@ -301,14 +302,16 @@ impl OwnedNodes {
         self.state.lock().doubts.named(parent, children.iter())
     }
 
-    /// The node was found; with the transaction that made it if it is this session's own and nobody relies on it.
+    /// The node was found; with the transaction that made it if it is this session's own and nobody relies on
+    /// it.
     pub(crate) fn settle_doubt(&self, path: &str, czxid: Option<i64>) {
         if self.has_doubts.load(Ordering::SeqCst) {
             self.state.lock().settle_doubt(path, czxid);
         }
     }
 
-    /// Whether a create in doubt may have made that node, and nobody relies on it or creates one of this name.
+    /// Whether a create in doubt may have made that node, and nobody relies on it or creates one of this
+    /// name.
     pub(super) fn is_stray(&self, path: &str, czxid: i64) -> bool {
         let state = self.state.lock();
         let is_wanted = state.live.contains(path) || state.named.iter().any(|name| **name == *path);
@@ -344,8 +347,8 @@ impl OwnedNodes {
 
     // ----- the end
 
-    /// The nodes to delete before the session ends, so that its end is small: those of later contenders first,
-    /// so that none of them is granted what the ones before it hold. Empty if its end is small anyway.
+    /// The nodes to delete before the session ends, so that its end is small: those of later contenders
+    /// first, so that none of them is granted what the ones before it hold. Empty if its end is small anyway.
     pub(super) fn to_delete_at_end(&self) -> Vec<String> {
         let state = self.state.lock();
         if state.bytes <= self.limit / 4 {
@@ -407,7 +410,8 @@ pub(super) struct NodeInMaking {
 }
 
 impl NodeInMaking {
-    /// Notes the outcome; only the first one counts. As long as `meant` lives, its call may take the node for its own.
+    /// Notes the outcome; only the first one counts. As long as `meant` lives, its call may take the node for
+    /// its own.
     pub(super) fn settle(&self, outcome: &Answer<Created>, meant: Option<&StillMeant>) {
         if !self.is_settled.swap(true, Ordering::SeqCst) {
             self.owned.settle(self, outcome, meant);

@@ -257,9 +257,9 @@ impl Verbs {
         pending
     }
 
-    /// Sends requests back to back and waits for their answers; does not repeat those that the server was too busy for.
-    /// If the caller's time limit is over before the first answer comes, `late` is taken, and called with it, on another
-    /// thread.
+    /// Sends requests back to back and waits for their answers; does not repeat those that the server was too
+    /// busy for. If the caller's time limit is over before the first answer comes, `late` is taken, and
+    /// called with it, on another thread.
     fn ask_once<const N: usize>(
         &self,
         requests: [Request; N],
@@ -383,11 +383,11 @@ impl Verbs {
         Ok(!self.unknown.is_unknown(CONTAINER, Moment::now()))
     }
 
-    /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip
-    /// if possible; `with_stat`, with the parent's stat. If the caller's time limit is over before the
-    /// answer comes, `late` is called with it, on a thread on which it may only signal; with an ended
-    /// session if it will never come. After a lost answer the node may still be made at any time: as long as `meant` lives, the caller may
-    /// [own](OwnedNodes::own) it; after that it is deleted when it appears.
+    /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip if
+    /// possible; `with_stat`, with the parent's stat. If the caller's time limit is over before the answer
+    /// comes, `late` is called with it, on a thread on which it may only signal; with an ended session if it
+    /// will never come. After a lost answer the node may still be made at any time: as long as `meant` lives,
+    /// the caller may [own](OwnedNodes::own) it; after that it is deleted when it appears.
     pub(crate) fn enter(
         &self,
         path: &str,
@@ -443,8 +443,8 @@ impl Verbs {
         self.create_owned(path, data, acl, (NodeKind::Ephemeral, true), Some(meant), &mut None)
     }
 
-    /// As `create`, of a sequential node that outlives the session, under a name that no other call knows; `meant` as in
-    /// [`enter`](Verbs::enter).
+    /// As `create`, of a sequential node that outlives the session, under a name that no other call knows;
+    /// `meant` as in [`enter`](Verbs::enter).
     pub(crate) fn create_lasting(
         &self,
         path: &str,
@@ -646,8 +646,8 @@ impl Verbs {
         }
     }
 
-    /// A write that changes nothing. Only a write is sure to be refused if the leader takes another server to serve the
-    /// session: by the loss of the connection.
+    /// A write that changes nothing. Only a write is sure to be refused if the leader takes another server to
+    /// serve the session: by the loss of the connection.
     pub(super) fn probe(&self) -> Answer<()> {
         match self.delete_version(NOWHERE, Some(i32::MAX)) {
             Err(fault) if fault.is_loss() => Err(fault),
@@ -655,8 +655,9 @@ impl Verbs {
         }
     }
 
-    /// Why a step of a transaction failed as if the session had ended. A server also says so of a local session
-    /// that it must not upgrade, so a write is asked whether the session lives. The transaction changed nothing.
+    /// Why a step of a transaction failed as if the session had ended. A server also says so of a local
+    /// session that it must not upgrade, so a write is asked whether the session lives. The transaction
+    /// changed nothing.
     fn why_no_session(&self, makes_owned: bool) -> Fault {
         match self.probe() {
             Err(_) => Fault::SessionEnded,

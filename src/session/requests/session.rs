@@ -40,9 +40,9 @@ struct SharedParts {
 }
 
 impl Session {
-    /// Opens a session within the connect timeout; `stop` is called whenever the waiter's bell is
-    /// rung. `paths_limit` is that of [`OwnedNodes`]. One that `replaces` another is not replaced itself for two session
-    /// timeouts: servers may close each connection at the same request.
+    /// Opens a session within the connect timeout; `stop` is called whenever the waiter's bell is rung.
+    /// `paths_limit` is that of [`OwnedNodes`]. One that `replaces` another is not replaced itself for two
+    /// session timeouts: servers may close each connection at the same request.
     pub(crate) fn open(
         ensemble: &dyn Ensemble,
         (paths_limit, replaces): (usize, bool),
@@ -180,8 +180,8 @@ impl Session {
         self.verbs.owned().leaving(parent)
     }
 
-    /// Before the session ends: deletes its nodes by then, if they are so many that its end would be too large. Whoever
-    /// holds one of them knows first that it is lost.
+    /// Before the session ends: deletes its nodes by then, if they are so many that its end would be too
+    /// large. Whoever holds one of them knows first that it is lost.
     pub(crate) fn delete_many_owned(&self, until: Deadline) {
         let nodes = self.verbs.owned().to_delete_at_end();
         if !nodes.is_empty() && self.shared.status.now().is_usable() {
@@ -192,8 +192,8 @@ impl Session {
         }
     }
 
-    /// Ends the session, in which nothing is held. Once the server has confirmed that, nothing of it is carried out any
-    /// more.
+    /// Ends the session, in which nothing is held. Once the server has confirmed that, nothing of it is
+    /// carried out any more.
     pub(crate) fn replace(&self) {
         self.shared.status.note(Notice::Ended(End::Replaced));
         self.verbs.close(End::Replaced, self.verbs.info().timeout * 2);

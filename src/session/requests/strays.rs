@@ -1,8 +1,8 @@
 //! Looks for nodes that requests without an answer have made late, and has them deleted.
 //!
-//! Each look is a write, a `sync` and the lists, on one connection. The write is one that fails. It is there because
-//! only a write tells that the leader takes another server to serve the session: the connection is closed then, and
-//! the look begins anew on the next one, which serves the session for certain.
+//! Each look is a write, a `sync` and the lists, on one connection. The write is one that fails. It is there
+//! because only a write tells that the leader takes another server to serve the session: the connection is
+//! closed then, and the look begins anew on the next one, which serves the session for certain.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,8 +61,8 @@ impl Strays {
         owned.next_look(timeout).map(|next| next.max(soonest))
     }
 
-    /// Has the children deleted that were made late and that nobody wants; returns their names. No call waits for
-    /// them any more.
+    /// Has the children deleted that were made late and that nobody wants; returns their names. No call waits
+    /// for them any more.
     pub(crate) fn delete(
         &self,
         session: &Arc<Session>,

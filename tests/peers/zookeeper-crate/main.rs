@@ -1,5 +1,5 @@
 //! Shows the hazards of the `zookeeper` crate's connection on a plain handle, because of which
-//! zklock has its own connection. The tests named `h01_…` in `tests/it/connection.rs` take the same
+//! zklock has its own connection. The tests named `h01_…` in `tests/it/connection/hazards.rs` take the same
 //! steps with zklock's connection. `tests/README.md` lists the hazards.
 //!
 //! ```text

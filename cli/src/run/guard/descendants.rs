@@ -66,7 +66,8 @@ pub(crate) fn end_all(
     }
 }
 
-/// What has become of this child, if there is news of that kind; also of its end by a signal that has no name.
+/// What has become of this child, if there is news of that kind; also of its end by a signal that has no
+/// name.
 pub(crate) fn look(child: Pid, options: WaitIdOptions) -> io::Result<Option<WaitIdStatus>> {
     let child =
         rustix::process::Pid::from_raw(child.as_raw()).ok_or(io::ErrorKind::InvalidInput)?;

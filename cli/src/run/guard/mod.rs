@@ -1,9 +1,9 @@
 //! The guard process, which stands between zklock and the command.
 //!
-//! It is a fork of zklock, made before there are threads. It starts the command in a group of its own, and ends
-//! it with all that it has started when the lock ends, by what zklock has told it last, or when zklock itself
-//! ends: also if zklock is stopped or killed. It is stopped or killed itself? Then zklock does the same (see
-//! `supervise`), and the kernel kills the command's first process.
+//! It is a fork of zklock, made before there are threads. It starts the command in a group of its own, and
+//! ends it with all that it has started when the lock ends, by what zklock has told it last, or when zklock
+//! itself ends: also if zklock is stopped or killed. It is stopped or killed itself? Then zklock does the
+//! same (see `supervise`), and the kernel kills the command's first process.
 //!
 //! While the command runs, it waits for nothing but its descriptors and its clock: not for zklock to read its
 //! reports, nor for the forked process to become the command. However it ends, the command ends first.

@@ -32,8 +32,8 @@ const OTHERS: [Signal; 8] = [
 /// Blocks the signals in this thread and in all that it starts, and those that a terminal sends to a process
 /// in the background.
 ///
-/// A signal that zklock was started to ignore, as by `nohup`, it ignores; but not those of children, which would
-/// end without telling how.
+/// A signal that zklock was started to ignore, as by `nohup`, it ignores; but not those of children, which
+/// would end without telling how.
 pub(crate) fn block() -> io::Result<SigSet> {
     signal_hook::flag::register(Signal::SIGCHLD as i32, Arc::new(AtomicBool::new(false)))?;
     let ignored = ignored_signals();
@@ -51,8 +51,8 @@ pub(crate) fn block() -> io::Result<SigSet> {
     Ok(set)
 }
 
-/// Stops this process as Ctrl-Z does: with its whole job, if that has a terminal. Without a shell that could let
-/// it go on, nothing happens.
+/// Stops this process as Ctrl-Z does: with its whole job, if that has a terminal. Without a shell that could
+/// let it go on, nothing happens.
 pub(crate) fn stop_job(has_terminal: bool) {
     let mut stop = SigSet::empty();
     stop.add(Signal::SIGTSTP);

@@ -27,13 +27,14 @@ impl Terminal {
         self.group() == Some(getpgrp())
     }
 
-    /// Whether neither zklock's group nor the command's has it. The command may have got it only after it asked.
+    /// Whether neither zklock's group nor the command's has it. The command may have got it only after it
+    /// asked.
     pub(crate) fn is_elsewhere(&self, command: Option<Pid>) -> bool {
         !self.is_ours() && self.group() != command
     }
 
-    /// Whether the command is to have it from the start. In a pipeline, others may need it; then the command gets
-    /// it when it asks for it.
+    /// Whether the command is to have it from the start. In a pipeline, others may need it; then the command
+    /// gets it when it asks for it.
     pub(crate) fn is_for_the_command(&self) -> bool {
         io::stdin().is_terminal() && io::stdout().is_terminal() && self.is_ours()
     }

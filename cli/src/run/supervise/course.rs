@@ -1,5 +1,5 @@
-//! What zklock does while the command runs: a state machine without IO. It is given what has happened and what is
-//! seen then, and says what to do; `supervise` does it.
+//! What zklock does while the command runs: a state machine without IO. It is given what has happened and
+//! what is seen then, and says what to do; `supervise` does it.
 
 use std::mem;
 use std::time::Duration;
@@ -61,12 +61,13 @@ pub(crate) enum Action {
 /// What to do afterwards, unless it is to wait for what happens next.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Then {
-    /// Stop this process, as a shell's job. When it goes on, it is as if CONT had come: there may be no shell.
+    /// Stop this process, as a shell's job. When it goes on, it is as if CONT had come: there may be no
+    /// shell.
     Stop,
     /// End with this exit code: the command could not be run.
     NotStarted(Exit),
-    /// End with this exit code; `lost` says why the lock counts as lost, if it does. With force, if something of the
-    /// command may be left.
+    /// End with this exit code; `lost` says why the lock counts as lost, if it does. With force, if something
+    /// of the command may be left.
     End { force: Option<Force>, lost: Option<String>, exit: Exit },
 }
 
@@ -74,7 +75,8 @@ pub(crate) enum Then {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Force {
     GuardEnded,
-    /// The guard was told to kill it, and has not. If it is not stopped, but has ended, the news is on its way.
+    /// The guard was told to kill it, and has not. If it is not stopped, but has ended, the news is on its
+    /// way.
     GuardIsLate,
     /// The same at the end of the lock, which cannot be kept until nothing is left.
     LockEnds,
@@ -146,8 +148,8 @@ impl<'a> Course<'a> {
         [self.run_ends, self.force_at, self.kill_at, self.killed_by].into_iter().flatten().min()
     }
 
-    /// Whether the lock may be kept now that the command has ended: if it was started, and nobody wanted an end of
-    /// both.
+    /// Whether the lock may be kept now that the command has ended: if it was started, and nobody wanted an
+    /// end of both.
     pub(crate) fn may_stay(&self) -> bool {
         self.command.is_some() && self.ending_signals == 0 && !self.is_release_wanted
     }

@@ -282,8 +282,8 @@ impl<'a> Supervisor<'a> {
         true
     }
 
-    /// Ends the guard, the command, and all that the command has started; if the lock is held, however long that
-    /// takes.
+    /// Ends the guard, the command, and all that the command has started; if the lock is held, however long
+    /// that takes.
     fn end_by_force(&self, course: &Course<'_>, held: Option<&Held>) {
         // The guard, which would have reaped it and reported its end, is stopped or has ended.
         if let Some(group) = course.command {

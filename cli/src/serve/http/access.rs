@@ -33,7 +33,8 @@ pub(crate) enum Verdict {
     AllowedByLink {
         cookie: String,
     },
-    /// It was asked for by a name that is not its own, as a foreign page does whose name leads to this address.
+    /// It was asked for by a name that is not its own, as a foreign page does whose name leads to this
+    /// address.
     NotOurName,
     NotRead,
     NoToken,

@@ -1,4 +1,5 @@
-//! Which readers are connected: not more than so many, and those that have asked nothing yet make room for others.
+//! Which readers are connected: not more than so many, and those that have asked nothing yet make room for
+//! others.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +39,8 @@ impl Connections {
         Connections { most, state: Arc::default() }
     }
 
-    /// A place for one more; `None` if all are taken by readers that are being served. Otherwise the one that has asked
-    /// nothing for the longest time is closed, if need be.
+    /// A place for one more; `None` if all are taken by readers that are being served. Otherwise the one that
+    /// has asked nothing for the longest time is closed, if need be.
     pub(crate) fn seat(&self) -> Option<Seat> {
         let mut state = self.lock();
         if state.open.len() >= self.most && !state.make_room() {

@@ -68,8 +68,8 @@ impl History {
         self.certain.extend(certain.map(|one| one.nodes.clone()));
     }
 
-    /// Whether these nodes were in a certain deadlock that has been seen ever since: it is one still, even if a look
-    /// comes before all of them have said once more that they wait.
+    /// Whether these nodes were in a certain deadlock that has been seen ever since: it is one still, even if
+    /// a look comes before all of them have said once more that they wait.
     pub(crate) fn is_certain(&self, nodes: &[String]) -> bool {
         self.certain.contains(nodes)
     }

@@ -1,214 +1,27 @@
-use std::cell::RefCell;
+//! Several locks at once: all of them, in time, or none.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Cancel, ContenderKind, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason,
-    MultiGuard, MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, SessionState,
+    Cancel, DistributedSemaphore, ErrorKind, LossReason, MultiGuard, MultiLock, ReentrantGuard,
+    ReentrantLock, SessionState,
 };
 
-use crate::support::proxy::{Seen, opcode};
+use super::{BRIEF, SOON};
+use crate::support::proxy::opcode;
 use crate::support::raw::{Acl, Kind};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, connecting, eventually, got_nothing, kind, last, mutex, nodes_of, own_task, reentrant,
-    skip_without_server, skip_without_zookeeper, wait_until_asleep, waiting,
+    QUIET, eventually, got_nothing, kind, last, mutex, reentrant, skip_without_server,
+    skip_without_zookeeper, waiting,
 };
 
-const SOON: Duration = Duration::from_secs(15);
-const BRIEF: Duration = Duration::from_millis(50);
 /// What the machine may add to a limit.
 const OVERSHOOT: Duration = Duration::from_millis(500);
-
-// ----- reentrant
-
-#[test]
-fn s05_n_locks_need_n_drops() {
-    skip_without_server!();
-    let site = Site::own("s05");
-    let (proxy, zk) = site.proxied(QUIET);
-    let lock = reentrant(&zk, &site.base, "a");
-    let is_free = || {
-        let lock = lock.clone();
-        thread::spawn(move || lock.try_lock().unwrap().is_some()).join().unwrap()
-    };
-    assert!(is_free());
-    // The guards end in any order, by `unlock` or drop.
-    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
-        let mut guards = vec![Some(lock.lock().unwrap())];
-        // Once this is answered, no earlier request of the first guard is counted any more.
-        guards[0].as_ref().unwrap().ensure_held().unwrap();
-        proxy.reset_counts();
-        guards.push(lock.try_lock().unwrap());
-        guards.push(lock.try_lock_for(BRIEF).unwrap());
-        guards.push(lock.lock_within(&Cancel::new()).unwrap());
-        // The request that watches the first guard's node may still arrive.
-        let is_watch = |seen: &Seen| seen.opcode == opcode::GET_DATA;
-        let asked: Vec<_> = proxy.requests().into_iter().filter(|seen| !is_watch(seen)).collect();
-        assert_eq!(asked, [], "a request for a reentrant lock");
-        let token = guards[0].as_ref().unwrap().fencing_token();
-        assert!(guards.iter().flatten().all(|guard| guard.fencing_token() == token));
-        assert_eq!(site.children("a").len(), 1);
-        for (dropped, place) in order.into_iter().enumerate() {
-            assert!(!is_free(), "{order:?}: free after {dropped}");
-            let guard = guards[place].take().expect("each is dropped once");
-            assert!(guard.is_held());
-            if place % 2 == 0 { drop(guard) } else { guard.unlock().unwrap() }
-        }
-        site.wait_for_children("a", 0);
-        assert!(is_free());
-    }
-    drop(lock);
-    site.finish([zk]);
-}
-
-#[test]
-fn s05_other_threads_wait_until_the_last_guard_is_dropped() {
-    skip_without_zookeeper!();
-    let site = Site::shared("s05-threads");
-    let zk = site.client();
-    let lock = reentrant(&zk, &site.base, "a");
-    let outer = lock.lock().unwrap();
-    // A clone is the same lock, and another value of the same path is another.
-    let inner = lock.clone().lock().unwrap();
-    assert!(reentrant(&zk, &site.base, "a").try_lock().unwrap().is_none());
-    assert!(mutex(&zk, &site.base, "a").try_lock().unwrap().is_none());
-    let inside = AtomicUsize::new(2);
-    thread::scope(|scope| {
-        let (tell, tasks) = mpsc::channel();
-        for _ in 0..2 {
-            let (tell, lock, inside) = (tell.clone(), &lock, &inside);
-            scope.spawn(move || {
-                tell.send(own_task()).unwrap();
-                assert!(lock.clone().try_lock().unwrap().is_none());
-                let guard = lock.lock().unwrap();
-                assert_eq!(inside.fetch_add(2, Ordering::SeqCst), 0, "two holders at once");
-                let again = lock.lock().unwrap();
-                drop(guard);
-                inside.fetch_sub(1, Ordering::SeqCst);
-                assert!(again.is_held());
-                inside.fetch_sub(1, Ordering::SeqCst);
-                drop(again);
-            });
-        }
-        tasks.iter().take(2).for_each(wait_until_asleep);
-        let waiters = || lock.contenders().unwrap().len() == nodes_of(3);
-        eventually(SOON, "the waiters", waiters);
-        inside.fetch_sub(1, Ordering::SeqCst);
-        drop(outer);
-        inner.ensure_held().unwrap();
-        inside.fetch_sub(1, Ordering::SeqCst);
-        drop(inner);
-    });
-    site.wait_for_children("a", 0);
-    drop(lock);
-    site.finish([zk]);
-}
-
-#[test]
-fn s05_a_lock_lost_inside_is_an_error_until_all_its_guards_are_dropped() {
-    skip_without_server!();
-    let site = Site::own("s05-lost");
-    let (proxy, zk) = site.proxied(Duration::from_secs(3));
-    let lock = reentrant(&zk, &site.base, "a");
-    for (reason, expected) in [
-        (LossReason::NodeDeleted, ErrorKind::NodeDeleted),
-        (LossReason::LeaseExpired, ErrorKind::SessionLost),
-    ] {
-        let outer = lock.lock().unwrap();
-        let inner = lock.lock().unwrap();
-        match reason {
-            LossReason::NodeDeleted => site.raw().delete(outer.path()).unwrap(),
-            _ => proxy.black_hole(),
-        }
-        assert_eq!(outer.lost().wait_within(SOON), Some(Err(reason)));
-        proxy.pass();
-        assert!(!outer.is_held() && !inner.is_held());
-        assert_eq!(kind(lock.lock()), expected);
-        assert_eq!(kind(lock.try_lock()), expected);
-        assert_eq!(kind(lock.try_lock_for(SOON)), expected);
-        assert_eq!(kind(MultiLock::new().with_reentrant(&lock).lock()), expected);
-        // Only the release of the last guard sends a request.
-        outer.unlock().unwrap();
-        assert_eq!(kind(lock.lock()), expected);
-        assert_eq!(kind(inner.unlock()), expected);
-        let again = lock.lock().unwrap();
-        again.ensure_held().unwrap();
-        again.unlock().unwrap();
-    }
-    drop(lock);
-    site.finish([zk]);
-}
-
-/// Guards may be dropped after the thread's table of guards.
-#[test]
-fn s05_a_guard_may_end_with_its_thread() {
-    skip_without_zookeeper!();
-    thread_local! {
-        static KEPT: RefCell<Vec<ReentrantGuard>> = const { RefCell::new(Vec::new()) };
-    }
-    let site = Site::shared("s05-thread");
-    let zk = site.client();
-    let lock = reentrant(&zk, &site.base, "a");
-    for kept_first in [false, true] {
-        let theirs = lock.clone();
-        let ended = thread::spawn(move || {
-            // Thread locals are dropped in an order that depends on which is used first.
-            if kept_first {
-                KEPT.with_borrow_mut(Vec::clear);
-            }
-            let guards = [theirs.lock().unwrap(), theirs.lock().unwrap()];
-            KEPT.with_borrow_mut(|kept| kept.extend(guards));
-        });
-        ended.join().unwrap();
-        let guard = lock.try_lock_for(SOON).unwrap().expect("released with the thread");
-        drop(guard);
-    }
-    drop(lock);
-    site.finish([zk]);
-}
-
-#[test]
-fn s05_a_thread_may_lock_at_its_end() {
-    skip_without_zookeeper!();
-    struct Last(ReentrantLock, mpsc::Sender<bool>);
-    impl Drop for Last {
-        fn drop(&mut self) {
-            let locked = self.0.try_lock().is_ok_and(|guard| guard.is_some());
-            self.1.send(locked).unwrap();
-        }
-    }
-    thread_local! {
-        static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
-    }
-    let site = Site::shared("s05-end");
-    let zk = site.client();
-    let lock = reentrant(&zk, &site.base, "a");
-    for last_first in [false, true] {
-        let (theirs, (tell, told)) = (lock.clone(), mpsc::channel());
-        let ended = thread::spawn(move || {
-            // Thread locals are dropped in an order that depends on which is used first.
-            let locks = || drop(theirs.lock().unwrap());
-            if !last_first {
-                locks();
-            }
-            LAST.set(Some(Last(theirs.clone(), tell)));
-            if last_first {
-                locks();
-            }
-        });
-        ended.join().unwrap();
-        assert_eq!(told.recv(), Ok(true), "{last_first}");
-        site.wait_for_children("a", 0);
-    }
-    drop(lock);
-    site.finish([zk]);
-}
-
-// ----- several at once
 
 #[test]
 fn s64_when_one_fails_those_before_are_released_and_those_behind_are_not_tried() {
@@ -469,122 +282,6 @@ fn s67_when_one_release_fails_the_rest_are_released_and_the_errors_gathered() {
     site.finish([zk]);
 }
 
-#[test]
-fn what_is_named_twice_is_taken_once() {
-    skip_without_server!();
-    let site = Site::own("merged");
-    let (proxy, zk) = site.proxied(QUIET);
-    let same = site.proxied(QUIET);
-    let lock = mutex(&zk, &site.base, "a");
-    let by_reader = DistributedRwLock::new(&zk, &site.base, "b");
-    let permits = DistributedSemaphore::new(&zk, &site.base, "c", 5);
-    let entered = reentrant(&zk, &site.base, "d");
-    let all = MultiLock::new()
-        .with(&lock)
-        .with_read(&by_reader)
-        .with_permits(&permits, 2)
-        .with_reentrant(&entered)
-        .with(&lock.clone())
-        .with_write(&by_reader)
-        .with_read(&by_reader)
-        .with_permits(&permits, 1)
-        .with_reentrant(&entered.clone());
-    let guard = all.lock().unwrap();
-    assert_eq!(["a", "b", "c", "d"].map(|name| site.children(name).len()), [1; 4]);
-    assert_eq!(by_reader.contenders().unwrap()[0].kind, ContenderKind::Write);
-    assert_eq!(permits.contenders().unwrap()[0].weight, 3);
-    assert_eq!(guard.fencing_tokens().len(), 3, "permits have none");
-    guard.ensure_held().unwrap();
-    guard.unlock().unwrap();
-    assert_eq!(["a", "b", "c", "d"].map(|name| site.children(name).len()), [0; 4]);
-
-    // Readers stay readers.
-    let readers = MultiLock::new().with_read(&by_reader).with_read(&by_reader);
-    let guard = readers.lock().unwrap();
-    assert!(by_reader.try_read().unwrap().is_some());
-    drop(guard);
-
-    // Clients with different connect strings may belong to different ensembles.
-    let (_, other) = &same;
-    assert!(
-        MultiLock::new()
-            .with(&lock)
-            .with(&mutex(other, &site.base, "z"))
-            .try_lock()
-            .unwrap()
-            .is_some()
-    );
-    // Two clients with the same connect string belong to one ensemble.
-    let twin = connecting(&proxy.hosts()).connect().unwrap();
-    let twice = MultiLock::new().with(&lock).with(&mutex(&twin, &site.base, "a"));
-    drop(twice.try_lock().unwrap().expect("it is one lock"));
-
-    // What cannot be merged is refused before anything is taken.
-    site.wait_for_children("a", 0);
-    proxy.reset_counts();
-    let kazoo = mutex(&zk, &site.base, "a").naming(NodeNaming::Kazoo);
-    let of = |name: &str| DistributedSemaphore::new(&zk, &site.base, name, 4);
-    for (case, odd) in [
-        ("mutex and reader", MultiLock::new().with(&lock).with_read(&rw(&zk, &site, "a"))),
-        ("mutex and permits", MultiLock::new().with(&lock).with_permits(&of("a"), 1)),
-        ("writer and permits", MultiLock::new().with_write(&by_reader).with_permits(&of("b"), 1)),
-        (
-            "permits of 4 and 5",
-            MultiLock::new().with_permits(&permits, 1).with_permits(&of("c"), 1),
-        ),
-        ("two namings", MultiLock::new().with(&lock).with(&kazoo)),
-        (
-            "reentrant and not",
-            MultiLock::new().with(&mutex(&zk, &site.base, "d")).with_reentrant(&entered),
-        ),
-    ] {
-        assert_eq!(kind(odd.lock()), ErrorKind::InvalidArgument, "{case}");
-        assert_eq!(kind(odd.try_lock()), ErrorKind::InvalidArgument, "{case}");
-    }
-    assert_eq!(proxy.requests(), []);
-    drop((lock, by_reader, permits, entered, all, readers, twice, kazoo));
-    site.finish([zk, same.1, twin]);
-}
-
-fn rw(zk: &zklock::Client, site: &Site, name: &str) -> DistributedRwLock {
-    DistributedRwLock::new(zk, &site.base, name)
-}
-
-#[test]
-fn a_reentrant_lock_among_others_is_entered_again() {
-    skip_without_zookeeper!();
-    let site = Site::shared("entered");
-    let zk = site.client();
-    let entered = reentrant(&zk, &site.base, "b");
-    let lock = mutex(&zk, &site.base, "a");
-    let both = MultiLock::new().with_reentrant(&entered).with(&lock);
-    let outer = entered.lock().unwrap();
-    let guard = both.try_lock().unwrap().expect("this thread has one, and the other is free");
-    let again = entered.lock().unwrap();
-    assert_eq!(site.children("b").len(), 1);
-    // It cannot be taken by another thread.
-    thread::scope(|scope| {
-        assert!(scope.spawn(|| both.try_lock().unwrap().is_none()).join().unwrap());
-    });
-    assert_eq!(site.children("a").len(), 1);
-    guard.unlock().unwrap();
-    assert_eq!(site.children("a").len(), 0);
-    outer.unlock().unwrap();
-    again.ensure_held().unwrap();
-    // A failure does not release what was held before.
-    let held = lock.lock().unwrap();
-    assert!(got_nothing(both.try_lock_for(BRIEF)));
-    again.ensure_held().unwrap();
-    drop(held);
-    let guard = both.lock().unwrap();
-    drop(again);
-    guard.ensure_held().unwrap();
-    drop(guard);
-    site.wait_for_children("b", 0);
-    drop((entered, lock, both));
-    site.finish([zk]);
-}
-
 /// If a session is lost while the call waits for the rest, locks taken with it are taken anew.
 #[test]
 fn s27_a_session_lost_on_the_way_lets_all_be_taken_anew() {
@@ -677,47 +374,6 @@ fn multi_locks_can_be_shared_and_sent() {
     fn shown<T: std::fmt::Debug>() {}
     shown::<MultiGuard>();
     shown::<ReentrantGuard>();
-}
-
-/// If they counted as two locks, the second would wait for the first.
-#[test]
-fn one_host_is_one_host_however_it_is_written() {
-    skip_without_server!();
-    let site = Site::own("written");
-    let address = site.server().addr();
-    let zk = connecting(&address.to_string()).connect().unwrap();
-    for written in [format!("{address}/"), format!(" {address} ,{address}")] {
-        let other = connecting(&written).connect().unwrap();
-        let lock = |zk| mutex(zk, &site.base, "a");
-        let all = MultiLock::new().with(&lock(&zk)).with(&lock(&other));
-        assert!(all.try_lock().unwrap().is_some(), "{written:?}");
-        drop(all);
-        other.close();
-    }
-    site.finish([zk]);
-}
-
-/// The library cannot know which servers a program's handle is connected to.
-#[cfg(feature = "zookeeper")]
-#[test]
-fn locks_of_different_handles_are_not_taken_for_one() {
-    use zklock::zookeeper::{WatchedEvent, ZooKeeper};
-
-    skip_without_server!();
-    let (here, there) = (Site::own("handles-here"), Site::own("handles-there"));
-    let [one, other] = [&here, &there].map(|site| {
-        let ignore = |_: WatchedEvent| ();
-        let timeout = Duration::from_secs(10);
-        let handle = ZooKeeper::connect(site.hosts(), timeout, ignore);
-        std::sync::Arc::new(handle.unwrap())
-    });
-    let lock = |handle| mutex(handle, "/locks", "a");
-    let twice = MultiLock::new().with(&lock(&one)).with(&lock(&one));
-    drop(twice.try_lock().unwrap().expect("it is one lock"));
-    let both = MultiLock::new().with(&lock(&one)).with(&lock(&other));
-    assert_eq!(kind(both.try_lock()), ErrorKind::InvalidArgument);
-    let apart = MultiLock::new().with(&lock(&one)).with(&mutex(&other, "/locks", "b"));
-    drop(apart.try_lock().unwrap().expect("they are free"));
 }
 
 #[test]
