@@ -84,7 +84,7 @@ fn a_late_request_is_carried_out_after_newer_ones() {
     other.znode("/newer").create(CreateMode::Persistent, b"").unwrap();
     // The client may have created it anew; then the late request finds it.
     let _ = other.znode("/late").delete();
-    assert!(!other.znode("/late").stat().unwrap().is_some());
+    assert!(other.znode("/late").stat().unwrap().is_none());
     // Sessions live as long as this, if they are heard in between.
     server.advance(Duration::from_secs(3600)).unwrap();
     let witness = client(&server);
@@ -129,7 +129,7 @@ fn containers_go_when_they_have_outlived_their_children() {
     assert!(container.stat().unwrap().is_some());
     server.advance(Duration::from_secs(601)).unwrap();
     let witness = client(&server);
-    assert!(!witness.znode("/box").stat().unwrap().is_some());
+    assert!(witness.znode("/box").stat().unwrap().is_none());
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn who_speaks_something_else_is_hung_up_on_and_others_are_served() {
         let _ = socket.read_to_end(&mut rest);
         assert!(rest.is_empty(), "{said:?} gets {rest:?}");
     }
-    drop(DistributedLock::new(&client(&server), "/locks", "one").lock().unwrap());
+    drop(DistributedLock::new(client(&server), "/locks", "one").lock().unwrap());
 }
 
 #[test]
