@@ -1,7 +1,7 @@
 //! Writes to ZooKeeper with a guard's transactions: a former holder of the lock cannot write.
 //!
 //! ```sh
-//! cargo run --example fenced_write -- localhost:2181
+//! cargo run --example fenced_write
 //! ```
 
 #![allow(clippy::print_stdout, reason = "examples talk to people")]
@@ -12,8 +12,10 @@ use zklock::znode::CreateMode;
 use zklock::{Client, DistributedLock, ErrorKind};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let hosts = std::env::args().nth(1).unwrap_or_else(|| "localhost:2181".to_owned());
-    let zk = Client::connect(&hosts)?;
+    // What the first argument or ZKLOCK_HOSTS names; otherwise one in memory, for trying.
+    let zookeeper = zklock_examples::ensemble(std::env::args().nth(1))?;
+    let hosts = zookeeper.hosts();
+    let zk = Client::connect(hosts)?;
     let state = zk.znode("/zklock-example/state");
     match state.create_with_parents(CreateMode::Persistent, "nothing done") {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
@@ -29,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Another client deletes the guard's node, as the server does when a session expires. The holder
     // need not notice.
     zk.znode(guard.path()).delete()?;
-    let next = DistributedLock::new(&Client::connect(&hosts)?, "/zklock-example", "lock").lock()?;
+    let next = DistributedLock::new(&Client::connect(hosts)?, "/zklock-example", "lock").lock()?;
 
     match guard.transaction().write(state.path(), "done by the wrong one").commit() {
         Err(error) if error.kind() == ErrorKind::NodeDeleted => println!("refused: {error}"),

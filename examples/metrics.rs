@@ -1,7 +1,7 @@
 //! Counts what a client reports, and how long its locks were waited for.
 //!
 //! ```sh
-//! cargo run --example metrics -- localhost:2181
+//! cargo run --example metrics
 //! ```
 //!
 //! The counters are plain numbers here. Use those of your metrics library in their place.
@@ -38,12 +38,14 @@ impl Metrics {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let hosts = std::env::args().nth(1).unwrap_or_else(|| "localhost:2181".to_owned());
+    // What the first argument or ZKLOCK_HOSTS names; otherwise one in memory, for trying.
+    let zookeeper = zklock_examples::ensemble(std::env::args().nth(1))?;
+    let hosts = zookeeper.hosts();
     let metrics = Arc::new(Metrics::default());
     let (closed, is_closed) = mpsc::channel();
     let counted = Arc::clone(&metrics);
     // The library calls this on a thread of its own, with one event after another.
-    let builder = Client::builder(&hosts).on_event(move |event| {
+    let builder = Client::builder(hosts).on_event(move |event| {
         counted.count(event);
         if *event == Event::Closed {
             let _ = closed.send(());
@@ -53,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Another client holds the lock for a moment.
     let lock_of = |zk: &Client| DistributedLock::new(zk, "/zklock-example", "metrics");
-    let theirs = lock_of(&Client::connect(&hosts)?).lock()?;
+    let theirs = lock_of(&Client::connect(hosts)?).lock()?;
     thread::spawn(move || {
         thread::sleep(Duration::from_millis(50));
         drop(theirs);

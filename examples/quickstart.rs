@@ -1,7 +1,7 @@
 //! Acquires a lock, and asks for it a second time while it is held.
 //!
 //! ```sh
-//! cargo run --example quickstart -- localhost:2181
+//! cargo run --example quickstart
 //! ```
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
@@ -11,8 +11,10 @@ use std::error::Error;
 use zklock::{Client, DistributedLock};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let hosts = std::env::args().nth(1).unwrap_or_else(|| "localhost:2181".to_owned());
-    let zk = Client::connect(&hosts)?; // fails if no server answers within 15 s
+    // What the first argument or ZKLOCK_HOSTS names; otherwise one in memory, for trying.
+    let zookeeper = zklock_examples::ensemble(std::env::args().nth(1))?;
+    let hosts = zookeeper.hosts();
+    let zk = Client::connect(hosts)?; // fails if no server answers within 15 s
     let lock = DistributedLock::new(&zk, "/zklock-example", "quickstart");
 
     // Waits until nobody else holds the lock. Bind the guard to a name: `let _ = lock.lock()?` would
@@ -26,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // Another client stands for another program here. It does not wait for the lock.
-    let other = DistributedLock::new(Client::connect(&hosts)?, "/zklock-example", "quickstart");
+    let other = DistributedLock::new(Client::connect(hosts)?, "/zklock-example", "quickstart");
     match other.try_lock() {
         Ok(Some(guard)) => println!("free, and locked with {}", guard.fencing_token()),
         Ok(None) => println!("taken: a server said that others hold the lock"),

@@ -19,14 +19,16 @@ use zklock::{Cancel, Changes, Client, Contender, ErrorKind, LeaderElection};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let hosts = arguments.next().unwrap_or_else(|| "localhost:2181".to_owned());
+    // What the first argument or ZKLOCK_HOSTS names; otherwise one in memory, for trying.
+    let zookeeper = zklock_examples::ensemble(arguments.next())?;
+    let hosts = zookeeper.hosts();
     let address = arguments.next().unwrap_or_else(|| "host-a:8080".to_owned());
     let stop = Cancel::new();
     let on_signal = stop.clone();
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || signals.forever().for_each(|_| on_signal.cancel()));
 
-    let zk = Client::connect(&hosts)?;
+    let zk = Client::connect(hosts)?;
     let election = LeaderElection::new(&zk, "/zklock-example", "service").id(&address);
     let leaders = election.observe();
     thread::spawn(|| follow(leaders));

@@ -1,7 +1,7 @@
 //! An SQL database refuses what a former holder of the lock writes late.
 //!
 //! ```sh
-//! cargo run --example sql_fencing -- localhost:2181
+//! cargo run --example sql_fencing
 //! ```
 //!
 //! There is no database in this example: `Database` prints the statement, and compares the tokens as
@@ -26,17 +26,18 @@ fn write(database: &mut Database, token: FencingToken, body: &str) -> Result<(),
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let hosts = std::env::args().nth(1).unwrap_or_else(|| "localhost:2181".to_owned());
+    // What the first argument or ZKLOCK_HOSTS names; otherwise one in memory, for trying.
+    let zookeeper = zklock_examples::ensemble(std::env::args().nth(1))?;
+    let hosts = zookeeper.hosts();
     let mut database = Database { token: "0000000000000000-00000000".to_owned() };
 
-    let first = Client::connect(&hosts)?;
+    let first = Client::connect(hosts)?;
     let guard = DistributedLock::new(&first, "/zklock-example", "report").lock()?;
     write(&mut database, guard.fencing_token(), "by the first holder")?;
 
     // The first holder is paused before its next write, and its session ends, here with `close`.
     first.close();
-    let next =
-        DistributedLock::new(Client::connect(&hosts)?, "/zklock-example", "report").lock()?;
+    let next = DistributedLock::new(Client::connect(hosts)?, "/zklock-example", "report").lock()?;
     write(&mut database, next.fencing_token(), "by the second holder")?;
 
     // The first holder runs again, and writes before it looks at its guard.

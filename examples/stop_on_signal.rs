@@ -1,7 +1,7 @@
 //! Releases its lock on SIGTERM and Ctrl-C, so that others get it at once.
 //!
 //! ```sh
-//! cargo run --example stop_on_signal -- localhost:2181
+//! cargo run --example stop_on_signal
 //! ```
 //!
 //! Start it twice, and stop the first one with Ctrl-C: the second one has the lock at once. After
@@ -18,7 +18,9 @@ use signal_hook::iterator::Signals;
 use zklock::{Cancel, Client, DistributedLock, ErrorKind};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let hosts = std::env::args().nth(1).unwrap_or_else(|| "localhost:2181".to_owned());
+    // What the first argument or ZKLOCK_HOSTS names; otherwise one in memory, for trying.
+    let zookeeper = zklock_examples::ensemble(std::env::args().nth(1))?;
+    let hosts = zookeeper.hosts();
     let stop = Cancel::new();
     let on_signal = stop.clone();
     let mut signals = Signals::new([SIGTERM, SIGINT])?;

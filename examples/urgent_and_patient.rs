@@ -1,7 +1,7 @@
 //! A nightly rebuild, and a repair that cannot wait, which share a lock.
 //!
 //! ```sh
-//! cargo run --example urgent_and_patient -- localhost:2181
+//! cargo run --example urgent_and_patient
 //! ```
 //!
 //! Both take the lock with patience: of those that wait, the repair comes first, and it asks the rebuild to make room.
@@ -14,8 +14,10 @@ use std::thread;
 use zklock::{Client, DistributedLock};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let hosts = std::env::args().nth(1).unwrap_or_else(|| "localhost:2181".to_owned());
-    let zk = Client::connect(&hosts)?;
+    // What the first argument or ZKLOCK_HOSTS names; otherwise one in memory, for trying.
+    let zookeeper = zklock_examples::ensemble(std::env::args().nth(1))?;
+    let hosts = zookeeper.hosts();
+    let zk = Client::connect(hosts)?;
     let index = DistributedLock::new(&zk, "/zklock-example", "index");
     // At most so many later ones come before each.
     let (rebuild, repair) = (index.clone().patience(100), index.patience(0).ask_worse(true));

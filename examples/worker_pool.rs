@@ -1,7 +1,7 @@
 //! Workers that process the items of a queue, a bounded number at once in the whole fleet.
 //!
 //! ```sh
-//! cargo run --example worker_pool -- localhost:2181
+//! cargo run --example worker_pool
 //! ```
 //!
 //! Start it on several hosts: together, they process no more than two items at once. An item whose
@@ -16,8 +16,10 @@ use std::time::Duration;
 use zklock::{Client, DistributedQueue, DistributedSemaphore};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let hosts = std::env::args().nth(1).unwrap_or_else(|| "localhost:2181".to_owned());
-    let zk = Client::connect(&hosts)?;
+    // What the first argument or ZKLOCK_HOSTS names; otherwise one in memory, for trying.
+    let zookeeper = zklock_examples::ensemble(std::env::args().nth(1))?;
+    let hosts = zookeeper.hosts();
+    let zk = Client::connect(hosts)?;
     let pictures = DistributedQueue::new(&zk, "/zklock-example", "pictures");
     let slots = DistributedSemaphore::new(&zk, "/zklock-example", "slots", 2);
 

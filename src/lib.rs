@@ -138,8 +138,8 @@
 //!   waits of more than five seconds, at most one line a second; at level `debug`, each lock that is waited
 //!   for, acquired or released
 //! - `zklock::hold`: lost locks, requests to release
-//! - `zklock::election`, `zklock::group`, `zklock::queue`, `zklock::reaper`, `zklock::events`,
-//!   `zklock::testing`: errors of background work
+//! - `zklock::election`, `zklock::group`, `zklock::queue`, `zklock::reaper`, `zklock::events`:
+//!   errors of background work
 //!
 //! # Features
 //!
@@ -150,8 +150,8 @@
 //!   [`ClientBuilder::tls`](ClientBuilder#method.tls).
 //! - `sasl`: authentication by name and password (DIGEST-MD5), by
 //!   [`ClientBuilder::sasl`](ClientBuilder#method.sasl).
-//! - `testing-local`: the module `testing`, ZooKeeper servers for tests from a local installation.
-//! - `testing`: these servers in Docker, too. Only this feature brings an async runtime.
+//!
+//! ZooKeeper servers for tests are in a crate of their own, `zklock-testing`.
 //!
 //! # Versions
 //!
@@ -160,8 +160,7 @@
 //! - **The `zookeeper` crate**, version 0.8, is exported as `zklock::zookeeper`, with the feature
 //!   of that name. Only its handle is part of the public interface. Another 0.x of it is a new
 //!   major version here.
-//! - **Rust 1.85** or newer; 1.89 with the feature `testing`. Only a minor version may require a
-//!   newer compiler.
+//! - **Rust 1.85** or newer. Only a minor version may require a newer compiler.
 //! - **Unix only.**
 //! - **Servers:** tested with ZooKeeper 3.4.14, 3.6.2, 3.8.0 and 3.9.5.
 
@@ -180,9 +179,6 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../docs/stopping.md")]
     struct Stopping;
-    #[cfg(feature = "testing")]
-    #[doc = include_str!("../docs/testing.md")]
-    struct Testing;
 }
 
 pub mod guide;
@@ -201,10 +197,6 @@ mod session;
 
 // The real connection.
 mod link;
-
-// For the tests of those who use this crate: a server.
-#[cfg(feature = "testing-local")]
-pub mod testing;
 
 // The ground: values, errors, names, and where threads, channels, locks and time come from.
 mod acl;
@@ -364,8 +356,6 @@ const _: () = {
     shared::<(znode::ZnodeStat, znode::StepResult)>();
     shared::<(Once, once::OnceMark, once::OnceOutcome<()>)>();
     sent::<(Changes<Vec<Contender>>, Transaction<'_>)>();
-    #[cfg(feature = "testing-local")]
-    shared::<(testing::ZooKeeperServer, testing::ZooKeeperServerBuilder)>();
 
     // What `new` and `builder` take as their client.
     const fn client_from<T: Into<Client>>() {}

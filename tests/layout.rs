@@ -32,7 +32,7 @@ const FLOORS: [&[&str]; 5] = [
 ];
 
 /// The modules beside the floors. Modules on the floors must not use them.
-const BESIDE: [&str; 4] = ["guide", "testing", "sim", "models"];
+const BESIDE: [&str; 3] = ["guide", "sim", "models"];
 
 type Module = Vec<String>;
 

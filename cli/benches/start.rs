@@ -9,14 +9,14 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use zklock::testing::ZooKeeperServer;
 use zklock::{Client, DistributedLock};
+use zklock_testing::ZooKeeper;
 
 const RUNS: usize = 200;
 const LOCKS: usize = 2_000;
 
 fn main() {
-    let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
+    let server = ZooKeeper::builder().local().start().expect("a ZooKeeper server");
     let hosts = server.hosts();
     let alone = measured(|| began(Command::new("date")));
     let zklock = measured(|| {

@@ -103,7 +103,7 @@ impl Cron {
             assert_eq!(line.matches(place).count(), 1, "{place} in {line}");
             line = line.replace(place, ours);
         }
-        let zk = site.server.client().unwrap();
+        let zk = Client::connect(site.server.hosts()).unwrap();
         Cron { site, zk, line, settings }
     }
 
@@ -235,7 +235,7 @@ fn a_job_whose_session_is_lost_is_done_by_the_next_host() {
     let (first, others) = cron.start_five();
     let name = first.name.clone();
     let session = cron.contenders()[0].session.unwrap();
-    cron.site.server.expire_session(session).unwrap();
+    cron.site.server.expire(session.into()).unwrap();
     let (code, said) = first.end();
     assert!(code == 123 && said.contains("LOCK LOST after "), "{code}: {said}");
     cron.is_done_by_another(&name, others);

@@ -15,9 +15,9 @@ use std::time::SystemTime;
 
 use nix::pty::{Winsize, openpty};
 use serde_json::Value;
-use zklock::testing::ZooKeeperServer;
 use zklock::znode::CreateMode;
 use zklock::{DistributedLock, DistributedRwLock, DistributedSemaphore, LeaderElection};
+use zklock_testing::ZooKeeper;
 
 use self::site::{Site, said};
 
@@ -453,7 +453,7 @@ fn the_doctor_knows_items_of_a_queue_from_contenders() {
 #[test]
 fn the_doctor_finds_servers_that_are_no_ensemble() {
     let site = Site::new();
-    let other = ZooKeeperServer::builder().local().start().unwrap();
+    let other = ZooKeeper::builder().local().start().unwrap();
     let hosts = format!("{},{}", site.server.hosts(), other.hosts());
     let (code, out, _) = site.zklock(&["--hosts", &hosts, "doctor"]);
     assert_eq!(code, 1, "{out}");

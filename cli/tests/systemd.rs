@@ -11,8 +11,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::testing::ZooKeeperServer;
 use zklock::{Client, DistributedLock};
+use zklock_testing::ZooKeeper;
 
 /// For what has to come, also on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -163,8 +163,8 @@ fn a_unit_is_active_on_one_host_and_stopping_it_is_a_success() {
         eprintln!("skipped: no ZKLOCK_SYSTEMD_IMAGE; run scripts/test --docker");
         return;
     };
-    let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
-    let zk = server.client().unwrap();
+    let server = ZooKeeper::builder().local().start().expect("a ZooKeeper server");
+    let zk = Client::connect(server.hosts()).unwrap();
     let [one, other] = ["web1", "web2"].map(|name| Host::start(&image, name, server.hosts()));
 
     eprintln!("-- started on both; the one that waits is stopped");

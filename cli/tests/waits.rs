@@ -151,7 +151,7 @@ fn no_deadlock_and_one_that_an_acl_may_hide() {
         "world",
         "anyone",
     )]);
-    let lists = site.server.client().unwrap();
+    let lists = Client::connect(site.server.hosts()).unwrap();
     let parent = lists.znode("/locks/hidden");
     parent.create(zklock::znode::CreateMode::Persistent, "").unwrap();
     let _held = hidden.lock().unwrap();
@@ -253,7 +253,8 @@ fn a_crowd_and_a_holder_that_tells_nothing_are_named() {
     let site = Site::new();
     let foreign = site.lock("cur").data("10.1.2.3");
     let _held = foreign.lock().unwrap();
-    let others: Vec<Client> = (0..30).map(|_| site.server.client().unwrap()).collect();
+    let others: Vec<Client> =
+        (0..30).map(|_| Client::connect(site.server.hosts()).unwrap()).collect();
     let waiters: Vec<_> = others
         .iter()
         .map(|zk| {

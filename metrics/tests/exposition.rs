@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use prometheus_parse::{Sample, Scrape, Value};
-use zklock::testing::ZooKeeperServer;
 use zklock::{Cancel, Client, DistributedLock, DistributedSemaphore};
 use zklock_metrics::LockMetrics;
+use zklock_testing::ZooKeeper;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -63,7 +63,7 @@ fn expect(wanted: &[(&str, &[Label], f64)]) {
     }
 }
 
-fn client(server: &ZooKeeperServer, metrics: &LockMetrics) -> Client {
+fn client(server: &ZooKeeper, metrics: &LockMetrics) -> Client {
     LazyLock::force(&EXPORTER);
     let builder = Client::builder(server.hosts()).session_timeout(Duration::from_secs(4));
     builder.on_event(metrics.recorder()).connect().unwrap()
@@ -87,9 +87,9 @@ fn check_with_promtool() {
 #[test]
 fn waits_holds_and_losses_are_counted_and_the_gauges_return_to_zero() {
     let _alone = one_test_at_a_time();
-    let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
+    let server = ZooKeeper::builder().local().start().expect("a ZooKeeper server");
     let metrics = LockMetrics::new();
-    let (zk, other) = (client(&server, &metrics), server.client().unwrap());
+    let (zk, other) = (client(&server, &metrics), Client::connect(server.hosts()).unwrap());
     let (base, label) = ("/counted", ("lock", "/counted"));
     let lock = DistributedLock::new(&zk, base, "a");
     let theirs = DistributedLock::new(&other, base, "a");
@@ -142,7 +142,7 @@ fn waits_holds_and_losses_are_counted_and_the_gauges_return_to_zero() {
 #[test]
 fn an_outage_shows_and_what_it_leaves_is_taken_off_when_the_client_is_dropped() {
     let _alone = one_test_at_a_time();
-    let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
+    let server = ZooKeeper::builder().local().start().expect("a ZooKeeper server");
     let metrics = LockMetrics::labelled_by(|path| format!("outage of {path}"));
     let zk = client(&server, &metrics);
     let guard = DistributedLock::new(&zk, "/locks", "a").lock().unwrap();

@@ -19,21 +19,15 @@ mod transport;
 
 #[cfg(all(test, not(shuttle)))]
 pub(crate) use protocol::Sizes;
-#[cfg(feature = "testing-local")]
-pub(crate) use protocol::{ConnectRequest, ConnectResponse, ReplyHeader};
 pub(crate) use protocol::{Fields, Frame, Malformed, UnsupportedOperations};
 #[cfg(all(test, shuttle))]
 pub(crate) use run::Readable;
 #[cfg(test)]
 pub(crate) use run::ReadingTurn;
 pub(crate) use run::{AwaitsServer, DeferredRequest, Link, Outgoing};
-#[cfg(feature = "testing-local")]
-pub(crate) use search::Conversation;
 pub(crate) use search::{LinkConfig, Resolver};
 #[cfg(feature = "sasl")]
 pub use transport::Sasl;
-#[cfg(feature = "testing-local")]
-pub(crate) use transport::ServerStream;
 #[cfg(feature = "tls")]
 pub use transport::Tls;
 pub(crate) use transport::{Access, Auth};

@@ -33,6 +33,8 @@ pub(crate) use client::Patience;
 pub(crate) use client::{ClaimedName, ClientCore};
 pub use client::{Client, ClientBuilder, ClientStats};
 pub use connection::SessionState;
+#[cfg(all(test, not(shuttle), feature = "zookeeper"))]
+pub(crate) use connection::or_none;
 pub(crate) use connection::{
     Answer, Created, Enqueued, Fault, Found, Names, NodeKind, OnAnswer, Reply, Step, Transacted,
     WatchKind, Watches, room_for_data,
@@ -42,16 +44,16 @@ pub(crate) use connection::{
     Answered, Connection, Ensemble, OnReply, Request, SessionRecords, Submission, Waits,
 };
 #[cfg(all(test, not(shuttle)))]
-pub(crate) use connection::{IsWanted, SessionPhase, or_none};
+pub(crate) use connection::{IsWanted, SessionPhase};
 pub(crate) use owned::{SessionNeed, StillMeant};
-#[cfg(test)]
+#[cfg(all(test, any(shuttle, feature = "zookeeper")))]
 pub(crate) use requests::PendingReply;
 pub(crate) use requests::{
     Reaper, Session, ended, make_below, make_container, make_parents, read_each_by, stat,
 };
 #[cfg(all(test, shuttle))]
 pub(crate) use requests::{SingleFlight, TimeLimit, until_attached};
-#[cfg(all(test, not(shuttle)))]
+#[cfg(all(test, not(shuttle), feature = "zookeeper"))]
 pub(crate) use requests::{created, data, names};
 #[cfg(all(test, shuttle))]
 pub(crate) use threads::Workers;

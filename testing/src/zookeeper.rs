@@ -1,210 +1,365 @@
-//! A server for tests, and the faults that it can be told to have.
+//! A server for tests, wherever it runs, and the faults that it can be told to have.
 
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::core::Rules;
-use crate::error::{Error, Result};
-use crate::memory::{MemoryServer, Settings};
+use crate::builder::ZooKeeperBuilder;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Loop, MemoryServer};
 
-/// A ZooKeeper server for tests, which ends when it is dropped.
+/// A ZooKeeper server for tests, which any client of ZooKeeper can use.
 ///
-/// It listens on a port of 127.0.0.1. Any client of ZooKeeper can use it.
-#[derive(Debug)]
+/// It is gone when this is dropped: at once in memory, in some milliseconds for a local server, in about a second for a
+/// container, and never more than a minute. Several threads can call its methods; each call waits for the one before.
 pub struct ZooKeeper {
     hosts: String,
-    server: MemoryServer,
+    controlled: Mutex<Controlled>,
 }
 
-/// The settings of a server in memory.
-#[derive(Clone, Debug, Default)]
-#[must_use = "a builder does nothing until `start`"]
-pub struct InMemoryBuilder {
-    settings: Settings,
-    port: u16,
+struct Controlled {
+    condition: Condition,
+    server: Box<dyn Backend>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Running,
+    Paused,
+    Stopped,
+}
+
+/// A server of one kind. It ends when dropped.
+pub(crate) trait Backend: Send {
+    /// What it is, for messages.
+    fn what(&self) -> &'static str;
+    fn hosts(&self) -> String;
+    fn stop(&mut self) -> Result<()>;
+    /// Starts a stopped server, which stays stopped if this fails.
+    fn start_again(&mut self) -> Result<()>;
+    fn pause(&mut self) -> Result<()>;
+    fn resume(&mut self) -> Result<()>;
+    fn expire(&mut self, session: i64) -> Result<()>;
+    /// The server, if it is in memory: only there all faults are possible.
+    fn memory(&self) -> Option<&MemoryServer> {
+        None
+    }
+}
+
+impl Backend for MemoryServer {
+    fn what(&self) -> &'static str {
+        "in memory"
+    }
+
+    fn hosts(&self) -> String {
+        self.address().to_string()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.order(Loop::stop).ok_or_else(ended)
+    }
+
+    fn start_again(&mut self) -> Result<()> {
+        self.order(Loop::start_again).ok_or_else(ended)
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        self.order(Loop::pause).ok_or_else(ended)
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        self.order(Loop::resume).ok_or_else(ended)
+    }
+
+    fn expire(&mut self, session: i64) -> Result<()> {
+        match self.order(move |server| server.engine.expire(session)).ok_or_else(ended)? {
+            true => Ok(()),
+            false => Err(no_session(&self.hosts(), session)),
+        }
+    }
+
+    fn memory(&self) -> Option<&MemoryServer> {
+        Some(self)
+    }
+}
+
+fn ended() -> Error {
+    Error::system("the thread of the ZooKeeper server in memory has ended")
+}
+
+pub(crate) fn no_session(hosts: &str, session: i64) -> Error {
+    let text = format!(
+        "the ZooKeeper server at {hosts} has no session 0x{session:x}: it has ended already, or is another server's"
+    );
+    Error::new(ErrorKind::NotFound, text)
 }
 
 impl ZooKeeper {
-    /// Starts a server in this process, without Java and Docker.
+    /// Starts a server in this process, without Java and Docker, in less than a millisecond.
     ///
-    /// It has the behaviour of ZooKeeper 3.8 with its default settings, and no disk: what it holds ends with it. It is for
-    /// tests, not for production.
+    /// It has the behaviour of ZooKeeper 3.8, and no disk: what it holds ends with it. It is for tests, not for production.
     ///
     /// # Errors
-    /// If this machine has no port or no thread for it.
+    ///
+    /// [`System`](ErrorKind::System) if this machine has no port or no thread for it.
     pub fn in_memory() -> Result<ZooKeeper> {
-        ZooKeeper::in_memory_builder().start()
+        ZooKeeper::builder().in_memory().start()
     }
 
-    /// Returns a builder, for a server in memory with other settings.
-    pub fn in_memory_builder() -> InMemoryBuilder {
-        InMemoryBuilder::default()
+    /// Starts a server of the kind that the environment variable `ZKLOCK_TESTING_SERVER` names: `memory`, which is the
+    /// default, `local` or `docker`. It has the settings of your package's `testcontainers.toml`.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a setting that cannot be accepted,
+    /// [`Unsupported`](ErrorKind::Unsupported) for a kind that this crate was built without, [`System`](ErrorKind::System) if
+    /// this machine lacks what it needs, or if the server did not start; then the message contains the end of its log.
+    pub fn start() -> Result<ZooKeeper> {
+        ZooKeeper::builder().start()
     }
 
-    /// Returns the connect string, `127.0.0.1:port`. It never changes.
+    /// Returns a builder, for a server with settings of the test's own.
+    pub fn builder() -> ZooKeeperBuilder {
+        ZooKeeperBuilder::new()
+    }
+
+    pub(crate) fn new(server: Box<dyn Backend>) -> ZooKeeper {
+        let hosts = server.hosts();
+        ZooKeeper {
+            hosts,
+            controlled: Mutex::new(Controlled { condition: Condition::Running, server }),
+        }
+    }
+
+    fn controlled(&self) -> MutexGuard<'_, Controlled> {
+        self.controlled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the connect string, `host:port`. It never changes.
     pub fn hosts(&self) -> &str {
         &self.hosts
     }
 
-    fn order<T: Send + 'static>(
-        &self,
-        act: impl FnOnce(&mut crate::memory::Loop) -> T + Send + 'static,
-    ) -> Result<T> {
-        self.server
-            .order(act)
-            .ok_or_else(|| Error::new(format!("the ZooKeeper server at {} has ended", self.hosts)))
-    }
-
-    /// Returns the ids of all sessions.
+    /// Stops the server at once, as a crash does. Its data, its sessions and its port are kept.
+    ///
+    /// Nothing that it has acknowledged is lost. A paused server can be stopped, too. Does nothing if the server is stopped
+    /// already. Connections to a stopped server are refused, or in memory closed at once.
     ///
     /// # Errors
-    /// If the server has ended.
-    pub fn sessions(&self) -> Result<Vec<i64>> {
-        self.order(|server| server.engine.sessions())
-    }
-
-    /// Expires a session: its ephemeral nodes are gone when this returns, and its connection is closed. When its client
-    /// connects again, it is told that the session has expired.
     ///
-    /// # Errors
-    /// If there is no such session, or the server has ended.
-    pub fn expire(&self, session: i64) -> Result<()> {
-        match self.order(move |server| server.engine.expire(session))? {
-            true => Ok(()),
-            false => Err(Error::new(format!(
-                "the ZooKeeper server at {} has no session {session:#x}",
-                self.hosts
-            ))),
+    /// [`System`](ErrorKind::System) if the server has not ended within 30 s.
+    pub fn stop(&self) -> Result<()> {
+        let mut controlled = self.controlled();
+        if controlled.condition != Condition::Stopped {
+            controlled.server.stop()?;
+            controlled.condition = Condition::Stopped;
         }
+        Ok(())
+    }
+
+    /// Starts a stopped server with the same port and data, and waits until it serves clients.
+    ///
+    /// Sessions continue if their clients connect again within the session timeout, which begins anew with the start. Does
+    /// nothing if the server is running.
+    ///
+    /// # Errors
+    ///
+    /// [`System`](ErrorKind::System) if the server did not serve clients within the start-up timeout; then the message
+    /// contains the end of its log, the server is stopped, and the call can be repeated. Also if the server is paused.
+    pub fn start_again(&self) -> Result<()> {
+        let mut controlled = self.controlled();
+        match controlled.condition {
+            Condition::Running => Ok(()),
+            Condition::Paused => Err(self.refusal("start", "is paused; call `resume`")),
+            Condition::Stopped => {
+                controlled.server.start_again()?;
+                controlled.condition = Condition::Running;
+                Ok(())
+            }
+        }
+    }
+
+    /// Stops the server, and starts it again.
+    ///
+    /// # Errors
+    ///
+    /// As [`stop`](ZooKeeper::stop) and [`start_again`](ZooKeeper::start_again).
+    pub fn restart(&self) -> Result<()> {
+        self.stop()?;
+        self.start_again()
+    }
+
+    /// Pauses the server: connections to it stay open, and it answers nothing.
+    ///
+    /// A local server gets `SIGSTOP`, and a container is frozen; the kernel accepts new connections, but nothing serves them.
+    /// Does nothing if the server is paused already.
+    ///
+    /// # Errors
+    ///
+    /// [`System`](ErrorKind::System) if the server is stopped or has ended by itself, or did not pause in time.
+    pub fn pause(&self) -> Result<()> {
+        let mut controlled = self.controlled();
+        match controlled.condition {
+            Condition::Paused => Ok(()),
+            Condition::Stopped => Err(self.refusal("pause", "is stopped; call `start_again`")),
+            Condition::Running => {
+                // If it fails half-way, `resume` and `stop` are still possible.
+                controlled.condition = Condition::Paused;
+                controlled.server.pause()
+            }
+        }
+    }
+
+    /// Lets a [paused](Self::pause) server go on.
+    ///
+    /// The time that has passed counts: the server expires the sessions whose timeout is over, except, with Java, for those
+    /// whose clients it hears first. Does nothing if the server is running.
+    ///
+    /// # Errors
+    ///
+    /// [`System`](ErrorKind::System) if the server is stopped or has ended by itself, or did not resume in time.
+    pub fn resume(&self) -> Result<()> {
+        let mut controlled = self.controlled();
+        match controlled.condition {
+            Condition::Running => Ok(()),
+            Condition::Stopped => Err(self.refusal("resume", "is stopped; call `start_again`")),
+            Condition::Paused => {
+                controlled.server.resume()?;
+                controlled.condition = Condition::Running;
+                Ok(())
+            }
+        }
+    }
+
+    /// Expires a session, by its id as clients and the server's log tell it.
+    ///
+    /// When this returns, the session's ephemeral nodes are gone. Its client learns of it as after an expiry in production:
+    /// its connection breaks, and when it connects again, the server answers that the session has expired.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the server has no such session, [`System`](ErrorKind::System) if it is stopped or
+    /// paused, or did not end the session within 10 s.
+    pub fn expire(&self, session: i64) -> Result<()> {
+        let mut controlled = self.controlled();
+        let refusal = |why| Err(self.refusal("expire a session of", why));
+        match controlled.condition {
+            Condition::Running => controlled.server.expire(session),
+            Condition::Paused => refusal("is paused; call `resume`"),
+            Condition::Stopped => refusal("is stopped; call `start_again`"),
+        }
+    }
+
+    fn refusal(&self, what: &str, why: &str) -> Error {
+        Error::system(format!(
+            "cannot {what} the ZooKeeper server at {}: it {why} first",
+            self.hosts
+        ))
+    }
+
+    // ----- what only a server in memory can do
+
+    fn in_memory_only<T: Send + 'static>(
+        &self,
+        what: &str,
+        act: impl FnOnce(&mut Loop) -> T + Send + 'static,
+    ) -> Result<T> {
+        let controlled = self.controlled();
+        let Some(memory) = controlled.server.memory() else {
+            let text = format!(
+                "the ZooKeeper server at {} is {}, and cannot {what}: only a server in memory can",
+                self.hosts,
+                controlled.server.what(),
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        };
+        memory.order(act).ok_or_else(ended)
+    }
+
+    /// Returns the ids of all sessions. In memory only.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for other servers.
+    pub fn sessions(&self) -> Result<Vec<i64>> {
+        self.in_memory_only("tell its sessions", |server| server.engine.sessions())
     }
 
     /// Lets so much time pass for the server: sessions whose clients were not heard expire, and containers and nodes whose
-    /// time is over go.
+    /// time is over go. In memory only.
     ///
     /// # Errors
-    /// If the server has ended.
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for other servers.
     pub fn advance(&self, by: Duration) -> Result<()> {
-        self.order(move |server| server.advance(by))
+        self.in_memory_only("advance its clock", move |server| server.advance(by))
     }
 
-    /// Pauses the server: its connections stay, new ones are not accepted, and it answers nothing.
+    /// Closes all connections and, until [`accept`](ZooKeeper::accept), each new one at once. Sessions go on, and expire if
+    /// that lasts too long. In memory only.
     ///
     /// # Errors
-    /// If the server has ended.
-    pub fn pause(&self) -> Result<()> {
-        self.order(|server| server.pause())
-    }
-
-    /// Lets a paused server go on. The time that has passed counts.
     ///
-    /// # Errors
-    /// If the server has ended.
-    pub fn resume(&self) -> Result<()> {
-        self.order(|server| server.resume())
-    }
-
-    /// Closes all connections and, until [`restart`](ZooKeeper::restart), each new one at once. Sessions go on, and expire if
-    /// that lasts too long.
-    ///
-    /// # Errors
-    /// If the server has ended.
+    /// [`Unsupported`](ErrorKind::Unsupported) for other servers.
     pub fn refuse(&self) -> Result<()> {
-        self.order(|server| {
-            server.engine.end_all();
-            server.refuses = true;
-        })
+        self.in_memory_only("refuse connections", Loop::refuse)
     }
 
-    /// Closes all connections, as a restart does. Nodes and sessions stay; each session has its whole timeout again. A
-    /// server that was paused, or refused connections, serves again.
+    /// Accepts connections again. In memory only.
     ///
     /// # Errors
-    /// If the server has ended.
-    pub fn restart(&self) -> Result<()> {
-        self.order(|server| server.restart())
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for other servers.
+    pub fn accept(&self) -> Result<()> {
+        self.in_memory_only("accept connections", Loop::accept_again)
     }
 
-    /// Has the next `count` requests carried out without an answer: their connections are closed instead.
+    /// Has the next `count` requests carried out without an answer: their connections are closed instead. In memory only.
     ///
     /// # Errors
-    /// If the server has ended.
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for other servers.
     pub fn drop_replies(&self, count: u32) -> Result<()> {
-        self.order(move |server| server.engine.faults.drop_replies = count)
+        self.in_memory_only("drop replies", move |server| server.engine.faults.drop_replies = count)
     }
 
     /// Closes the connections of the next `count` requests, and carries these out only after `delay`: also after newer
-    /// ones of the same session, as a server does whose connection was given up.
+    /// ones of the same session, as a server does whose connection was given up. In memory only.
     ///
     /// # Errors
-    /// If the server has ended.
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for other servers.
     pub fn carry_out_late(&self, count: u32, delay: Duration) -> Result<()> {
-        self.order(move |server| server.engine.faults.delay = Some((count, delay)))
+        self.in_memory_only("carry requests out late", move |server| {
+            server.engine.faults.delay = Some((count, delay));
+        })
     }
 
-    /// Refuses this share of the requests, from 0 to 1, as a server does that is too busy: they are not carried out.
+    /// Refuses this share of the requests, from 0 to 1, as a server does that is too busy: they are not carried out. In
+    /// memory only.
     ///
     /// # Errors
-    /// If `share` is not from 0 to 1, or the server has ended.
+    ///
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if `share` is not from 0 to 1,
+    /// [`Unsupported`](ErrorKind::Unsupported) for other servers.
     pub fn throttle(&self, share: f64) -> Result<()> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(Error::new(format!(
-                "the share of throttled requests has to be from 0 to 1, not {share}"
-            )));
+            let text =
+                format!("the share of throttled requests has to be from 0 to 1, not {share}");
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        self.order(move |server| server.engine.faults.throttle = share)
+        self.in_memory_only("throttle requests", move |server| {
+            server.engine.faults.throttle = share
+        })
     }
 }
 
-impl InMemoryBuilder {
-    /// Sets the server's tick, 2 s by default: session timeouts are at least two and at most twenty ticks.
-    pub fn tick_time(mut self, tick: Duration) -> InMemoryBuilder {
-        self.settings.tick = tick;
-        self
-    }
-
-    /// Sets how often the server looks for containers to remove, and nodes whose time is over: by default each 60 s.
-    pub fn check_interval(mut self, interval: Duration) -> InMemoryBuilder {
-        self.settings.check_interval = interval;
-        self
-    }
-
-    /// Allows nodes with a time to live, as `zookeeper.extendedTypesEnabled` does.
-    pub fn time_to_live(mut self) -> InMemoryBuilder {
-        self.settings.rules.has_ttl = true;
-        self
-    }
-
-    /// Sets where the behaviour differs from that of 3.8.
-    #[doc(hidden)]
-    pub fn rules(mut self, rules: Rules) -> InMemoryBuilder {
-        self.settings.rules = rules;
-        self
-    }
-
-    /// Makes a node, below which numbers begin with `next`.
-    #[doc(hidden)]
-    pub fn sequence(mut self, path: impl Into<String>, next: i32) -> InMemoryBuilder {
-        self.settings.nodes.push((path.into(), next));
-        self
-    }
-
-    /// Sets the port; by default any that is free.
-    pub fn port(mut self, port: u16) -> InMemoryBuilder {
-        self.port = port;
-        self
-    }
-
-    /// Starts the server.
-    ///
-    /// # Errors
-    /// If the port is taken, or this machine has no port or no thread for it, or the tick is zero.
-    pub fn start(self) -> Result<ZooKeeper> {
-        if self.settings.tick < Duration::from_millis(1) || self.settings.check_interval.is_zero() {
-            return Err(Error::new(
-                "a tick takes at least a millisecond, and there is time between two checks",
-            ));
-        }
-        let server = MemoryServer::start(self.settings, self.port)
-            .map_err(|error| Error::new(format!("cannot start a ZooKeeper in memory: {error}")))?;
-        Ok(ZooKeeper { hosts: server.address().to_string(), server })
+impl fmt::Debug for ZooKeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = self.controlled().server.what();
+        f.debug_struct("ZooKeeper")
+            .field("hosts", &self.hosts)
+            .field("is", &what)
+            .finish_non_exhaustive()
     }
 }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use support::{Checks, Result, ZooKeeper, say, unique};
+use support::{Checks, Result, find, say, unique};
 use zklock::{Barrier, Client};
 
 fn main() -> ExitCode {
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let zk = Client::connect(zookeeper.hosts())?;
     let barrier = Barrier::new(&zk, "/zklock-examples", unique("barrier"));
     let mut checks = Checks::default();

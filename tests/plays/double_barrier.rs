@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use support::{Checks, Result, ZooKeeper, say, unique};
+use support::{Checks, Result, find, say, unique};
 use zklock::{Client, DoubleBarrier};
 
 const WORKERS: u32 = 3;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let name = unique("double-barrier");
     let mut checks = Checks::default();
     let zk = Client::connect(zookeeper.hosts())?;

@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{Checks, Result, ZooKeeper, say, unique};
+use support::{Checks, Result, find, say, unique};
 use zklock::election::ElectionPhase;
 use zklock::{Cancel, Client, DistributedLock, ErrorKind, FencingToken, LeaderElection};
 
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let (name, cancel, mut checks) = (unique("scheduler"), Cancel::new(), Checks::default());
     let (tell, terms) = mpsc::channel();
     // Three candidates, each with its own session, like separate processes.

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use support::{Checks, Result, ZooKeeper, unique};
+use support::{Checks, Result, find, unique};
 use zklock::{
     Client, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind, MultiLock,
     ReentrantLock,
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let zk = Client::connect(zookeeper.hosts())?;
     let mut checks = Checks::default();
     readers_and_writers(&zk, &mut checks)?;

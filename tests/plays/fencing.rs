@@ -19,7 +19,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use support::paused::Paused;
-use support::{Result, ZooKeeper, say, unique};
+use support::{Result, find, say, unique};
 use zklock::{Client, DistributedLock, FencingToken};
 
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ impl Store {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let (mut plain, mut fenced) = (Store::default(), Store::default());
     let name = unique("fencing");
 

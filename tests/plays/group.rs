@@ -14,7 +14,7 @@ mod support;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use support::{Checks, Result, ZooKeeper, say, unique};
+use support::{Checks, Result, find, say, unique};
 use zklock::group::Member;
 use zklock::{Changes, Client, Group};
 
@@ -40,7 +40,7 @@ fn seen(changes: &mut Changes<Vec<Member>>, count: usize) -> Result<Vec<String>>
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let (name, mut checks) = (unique("workers"), Checks::default());
     let watcher = Client::connect(zookeeper.hosts())?;
     let group = Group::new(&watcher, BASE, &name);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use env_logger::Env;
-use support::{Checks, Result, ZooKeeper, unique};
+use support::{Checks, Result, find, unique};
 use zklock::zookeeper::{self, WatchedEvent};
 use zklock::{Client, DistributedLock, SessionId};
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let found = ZooKeeper::find()?;
+    let found = find()?;
     let timeout = Duration::from_secs(10);
     let handle = zookeeper::ZooKeeper::connect(found.hosts(), timeout, |_: WatchedEvent| ())?;
     let handle = Arc::new(handle);

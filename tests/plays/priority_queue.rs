@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use support::{Checks, Result, ZooKeeper, say, unique};
+use support::{Checks, Result, find, say, unique};
 use zklock::{Client, PriorityQueue};
 
 const URGENT: u32 = 0;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let zk = Client::connect(zookeeper.hosts())?;
     let jobs = PriorityQueue::new(&zk, "/zklock-examples", unique("jobs"));
     let mut checks = Checks::default();

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use support::{Checks, Result, ZooKeeper, say, unique};
+use support::{Checks, Result, find, say, unique};
 use zklock::{Client, DistributedQueue};
 
 const BASE: &str = "/zklock-examples";
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let zk = Client::connect(zookeeper.hosts())?;
     let mut checks = Checks::default();
     taken(&zk, &mut checks)?;

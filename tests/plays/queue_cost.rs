@@ -4,8 +4,8 @@
 //! cargo run --release --example queue_cost [LENGTH...]
 //! ```
 //!
-//! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one. Requests are counted
-//! only on its own server. The exit code is 0 if all items were taken, 1 if not, 2 if it could not
+//! It starts a ZooKeeper in memory unless `ZKLOCK_HOSTS` names one, whose answers to `mntr` count the requests: of all
+//! its clients. The exit code is 0 if all items were taken, 1 if not, 2 if it could not
 //! run.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
@@ -13,11 +13,13 @@
 mod support;
 
 use std::env;
+use std::io::{self, Write};
+use std::net::TcpStream;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{Result, ZooKeeper, unique};
+use support::{Result, find, unique};
 use zklock::{Client, DistributedQueue, PriorityQueue};
 
 const LENGTHS: [usize; 3] = [100, 1_000, 10_000];
@@ -34,19 +36,19 @@ fn table() -> Result<bool> {
     let lengths: Vec<usize> =
         env::args().skip(1).map(|length| length.parse()).collect::<Result<_, _>>()?;
     let lengths = if lengths.is_empty() { LENGTHS.to_vec() } else { lengths };
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let zk = Client::builder(zookeeper.hosts()).session_timeout(TIMEOUT).connect()?;
     println!("{:<26}{:>8}{:>16}{:>18}", "", "items", "ms per item", "requests per item");
     let mut all_taken = true;
     for length in lengths {
         for how in ["take", "try_take", "lease and ack", "by priority"] {
-            all_taken &= measure(&zookeeper, &zk, length, how)?;
+            all_taken &= measure(zookeeper.hosts(), &zk, length, how)?;
         }
     }
     Ok(all_taken)
 }
 
-fn measure(zookeeper: &ZooKeeper, zk: &Client, length: usize, how: &str) -> Result<bool> {
+fn measure(hosts: &str, zk: &Client, length: usize, how: &str) -> Result<bool> {
     let name = unique("cost");
     let queue = DistributedQueue::new(zk, "/zklock-examples", &name);
     let jobs = PriorityQueue::new(zk, "/zklock-examples", format!("{name}-p"));
@@ -68,9 +70,7 @@ fn measure(zookeeper: &ZooKeeper, zk: &Client, length: usize, how: &str) -> Resu
         Ok(())
     })?;
 
-    if let Some(server) = zookeeper.own() {
-        server.stat_reset();
-    }
+    let before = received(hosts);
     let begin = Instant::now();
     let mut taken = 0;
     while taken < length {
@@ -86,13 +86,18 @@ fn measure(zookeeper: &ZooKeeper, zk: &Client, length: usize, how: &str) -> Resu
         taken += 1;
     }
     let each = begin.elapsed().as_secs_f64() * 1e3 / length as f64;
-    let requests = match zookeeper.own() {
-        // All packets that the server has received since the reset.
-        Some(server) => {
-            format!("{:.2}", server.counter("zk_packets_received") as f64 / length as f64)
-        }
-        None => "-".to_owned(),
+    let requests = match (before, received(hosts)) {
+        (Some(before), Some(after)) => format!("{:.2}", (after - before) as f64 / length as f64),
+        _ => "-".to_owned(),
     };
     println!("{how:<26}{length:>8}{each:>16.3}{requests:>18}");
     Ok(taken == length && queue.len()? == 0 && jobs.len()? == 0)
+}
+
+/// How many packets the server has received, if it is one and tells.
+fn received(hosts: &str) -> Option<u64> {
+    let mut socket = TcpStream::connect(hosts).ok()?;
+    socket.write_all(b"mntr").ok()?;
+    let said = io::read_to_string(socket).ok()?;
+    said.lines().find_map(|line| line.strip_prefix("zk_packets_received\t")?.parse().ok())
 }

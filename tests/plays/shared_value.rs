@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use support::{Checks, Result, ZooKeeper, say, unique};
+use support::{Checks, Result, find, say, unique};
 use zklock::{Client, SharedCounter, SharedValue};
 
 const BASE: &str = "/zklock-examples";
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let [ours, theirs] = [Client::connect(zookeeper.hosts())?, Client::connect(zookeeper.hosts())?];
     let (name, mut checks) = (unique("limit"), Checks::default());
 

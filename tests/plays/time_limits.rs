@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{Checks, Result, ZooKeeper, say, unique};
+use support::{Checks, Result, find, say, unique};
 use zklock::{Cancel, Client, DistributedLock, ErrorKind};
 
 fn main() -> ExitCode {
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let zk = Client::connect(zookeeper.hosts())?;
     let name = unique("time-limits");
     let named = |who: &str| DistributedLock::new(&zk, "/zklock-examples", &name).data(who);

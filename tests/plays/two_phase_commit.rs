@@ -14,7 +14,7 @@ mod support;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use support::{Checks, Result, ZooKeeper, say, unique};
+use support::{Checks, Result, find, say, unique};
 use zklock::commit::{Decision, Vote};
 use zklock::{Client, TwoPhaseCommit};
 
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
 }
 
 fn story() -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let zk = Client::connect(zookeeper.hosts())?;
     let order = |name: &str| TwoPhaseCommit::new(&zk, "/zklock-examples", unique(name));
     let mut checks = Checks::default();

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use zklock::DistributedLock;
-use zklock::testing::ZooKeeperServer;
+use zklock_testing::ZooKeeper;
 
 use crate::KEEP_TEXTS;
 use crate::browser::Browser;
@@ -36,8 +36,8 @@ impl Drop for Serving {
 #[test]
 fn it_follows_locks_and_an_outage() {
     let Some(browser) = Browser::start() else { return };
-    let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
-    let zk = server.client().unwrap();
+    let server = ZooKeeper::builder().local().start().expect("a ZooKeeper server");
+    let zk = zklock::Client::connect(server.hosts()).unwrap();
     // The name of a lock may be HTML.
     let lock = DistributedLock::new(&zk, "/locks", "<img src=x onerror=document.title='x'>");
     let guard = lock.lock().unwrap();

@@ -171,7 +171,7 @@ fn nobody_reads_what_is_said() {
     command.args(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]);
     let mut running = Running::with(command.stderr(writer.try_clone().unwrap()));
     assert_eq!(running.line(), "ready");
-    let zk = site.server.client().unwrap();
+    let zk = zklock::Client::connect(site.server.hosts()).unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
     let holders = lock.contenders().unwrap();
     assert_eq!(lock.request_release().unwrap(), 1);
@@ -198,7 +198,7 @@ fn the_guard_process_is_stopped_and_the_session_expires() {
     let site = Site::new("guard-expired");
     let running = site.start(&[], "a", STUBBORN);
     kill(running.guard(), Signal::SIGSTOP).unwrap();
-    site.server.expire_session(session_of_holder(&site)).unwrap();
+    site.server.expire(session_of_holder(&site).into()).unwrap();
     let ended = running.end();
     assert_eq!(ended.code, Some(123), "{}", ended.err);
     assert!(site.nothing_is_left());
@@ -206,7 +206,7 @@ fn the_guard_process_is_stopped_and_the_session_expires() {
 
 /// The session of the process that holds the lock.
 fn session_of_holder(site: &Site) -> SessionId {
-    let zk = site.server.client().unwrap();
+    let zk = zklock::Client::connect(site.server.hosts()).unwrap();
     let all = DistributedLock::new(&zk, "/locks", "a").contenders().unwrap();
     all[0].session.unwrap()
 }
@@ -323,7 +323,7 @@ fn the_server_is_silent_for_a_third_of_the_session_timeout() {
 fn the_session_expires() {
     let site = Site::new("expired");
     let running = site.start(&[], "a", STUBBORN);
-    site.server.expire_session(session_of_holder(&site)).unwrap();
+    site.server.expire(session_of_holder(&site).into()).unwrap();
     let ended = running.end();
     assert_eq!(ended.code, Some(123), "{}", ended.err);
     assert!(ended.err.contains("LOCK LOST after "), "{}", ended.err);
@@ -339,7 +339,7 @@ fn a_warning_is_all_if_that_is_asked_for() {
     let file = site.file("events");
     let options = ["--on-loss", "warn", "--events", file.to_str().unwrap()];
     let running = site.start(&options, "a", &script);
-    site.server.expire_session(session_of_holder(&site)).unwrap();
+    site.server.expire(session_of_holder(&site).into()).unwrap();
     site.until_it_says("lost", &file);
     // Another one gets the lock, while the first still works.
     assert_eq!(site.run(["a", "true"]).code, Some(0));
@@ -359,7 +359,7 @@ fn a_loss_counts_though_the_command_ends_before_the_news() {
     // It hears nothing from now on.
     running.signal(Signal::SIGSTOP);
     running.until_stopped();
-    let zk = site.server.client().unwrap();
+    let zk = zklock::Client::connect(site.server.hosts()).unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
     assert!(lock.break_lock(&lock.contenders().unwrap()[0]).unwrap());
     fs::write(&fifo, "").unwrap();
@@ -387,7 +387,7 @@ fn the_command_can_watch_a_descriptor() {
     assert_eq!(ended.out, "lost\n", "{}", ended.err);
     site.server.resume().unwrap();
     let deposed = site.start_ready(&warned, watch);
-    site.server.expire_session(session_of_holder(&site)).unwrap();
+    site.server.expire(session_of_holder(&site).into()).unwrap();
     let ended = deposed.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(123), "lost\n"), "{}", ended.err);
 }

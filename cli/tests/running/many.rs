@@ -23,7 +23,7 @@ fn two_hundred_at_once_run_one_after_the_other() {
         assert_eq!((output.status.code(), &*err), (Some(0), ""));
     }
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 200);
-    let zk = site.server.client().unwrap();
+    let zk = zklock::Client::connect(site.server.hosts()).unwrap();
     let lock = zklock::DistributedLock::new(&zk, "/locks", "a");
     assert_eq!(lock.contenders().unwrap(), []);
 }

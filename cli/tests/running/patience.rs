@@ -39,7 +39,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
 #[test]
 fn a_more_urgent_command_comes_before_patient_ones_and_show_shows_the_room() {
     let site = Site::new("patience");
-    let zk = site.server.client().unwrap();
+    let zk = zklock::Client::connect(site.server.hosts()).unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
     let guard = lock.lock().unwrap();
     let file = site.file("order");

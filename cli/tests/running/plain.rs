@@ -106,7 +106,7 @@ fn a_waiter_gets_it_afterwards() {
     let script = format!("cat {}", release.display());
     nix::unistd::mkfifo(&release, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let holder = site.start(&[], "a", &script);
-    let zk = site.server.client().unwrap();
+    let zk = zklock::Client::connect(site.server.hosts()).unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
     let mut changes = lock.observe();
     let first = changes.latest().unwrap()[0].path.clone();
@@ -216,7 +216,7 @@ fn a_leader_has_its_id() {
     ]);
     let mut leader = Running::of(&mut command);
     assert_eq!(leader.line(), "leads");
-    let zk = site.server.client().unwrap();
+    let zk = zklock::Client::connect(site.server.hosts()).unwrap();
     let found = LeaderElection::new(&zk, "/locks", "service").leader().unwrap().unwrap();
     assert_eq!(found.label(), "web1:80");
     leader.signal(nix::sys::signal::Signal::SIGTERM);

@@ -80,7 +80,7 @@ fn it_is_not_released_before_its_time_is_over() {
     let before = Instant::now();
     holder.signal(Signal::SIGTERM);
     site.until_it_says("acquired", &file);
-    let zk = site.server.client().unwrap();
+    let zk = zklock::Client::connect(site.server.hosts()).unwrap();
     let next = DistributedLock::new(&zk, "/locks", "a").lock().unwrap();
     assert!(before.elapsed() >= Duration::from_secs(2), "{:?}", before.elapsed());
     assert_eq!(waiter.end().code, Some(0));
@@ -102,7 +102,7 @@ fn a_command_that_takes_longer_keeps_nothing() {
 fn a_loss_after_the_command_is_said_and_is_no_failure_of_the_command() {
     let site = Site::new("stay-lost");
     let running = staying(&site, &[]);
-    let zk = site.server.client().unwrap();
+    let zk = zklock::Client::connect(site.server.hosts()).unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
     let holder = lock.holder().unwrap().unwrap();
     assert!(lock.break_lock(&holder).unwrap());

@@ -205,7 +205,7 @@ fn at_each_step(
     of: impl Fn(&Site, &mut Trial, usize) -> bool + Sync,
 ) {
     let site = Site::new(test);
-    let zk = site.server.client().unwrap();
+    let zk = Client::connect(site.server.hosts()).unwrap();
     let every = if env::var("ZKLOCK_STEPS").is_ok_and(|which| which == "all") { 1 } else { usual };
     let (next, are_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -303,7 +303,7 @@ fn the_guard_process_is_stopped_before_each_of_its_steps() {
 #[test]
 fn zklock_is_killed_while_the_command_is_being_started() {
     let site = Site::new("being-started");
-    let zk = site.server.client().unwrap();
+    let zk = Client::connect(site.server.hosts()).unwrap();
     let mut trial = Trial::new(&site, &zk, "being-started");
     let mut guard = Traced::attach_with(trial.guard, Options::PTRACE_O_TRACEFORK);
     trial.begin();
@@ -331,7 +331,7 @@ fn zklock_is_killed_while_the_command_is_being_started() {
 #[test]
 fn the_guard_process_is_stopped_before_it_says_that_the_command_has_started() {
     let site = Site::new("never-said");
-    let zk = site.server.client().unwrap();
+    let zk = Client::connect(site.server.hosts()).unwrap();
     let limit = ["--max-run", "100ms"];
     let mut trial = Trial::with(&site, &zk, "never-said", &limit, "sleep 1000");
     let mut guard = Traced::attach_with(trial.guard, Options::PTRACE_O_TRACEFORK);

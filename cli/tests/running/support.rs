@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use zklock::testing::ZooKeeperServer;
+use zklock_testing::ZooKeeper;
 
 /// A server of the test's own, and a folder for files.
 pub(crate) struct Site {
-    pub(crate) server: ZooKeeperServer,
+    pub(crate) server: ZooKeeper,
     folder: PathBuf,
 }
 
 impl Site {
     pub(crate) fn new(test: &str) -> Site {
-        let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
+        let server = ZooKeeper::builder().local().start().expect("a ZooKeeper server");
         let folder = env::temp_dir().join(format!("zklock-cli-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         Site { server, folder }

@@ -3,10 +3,10 @@
 use std::process::{Command, Output, Stdio};
 
 use zklock::Client;
-use zklock::testing::ZooKeeperServer;
+use zklock_testing::ZooKeeper;
 
 pub(crate) struct Site {
-    pub(crate) server: ZooKeeperServer,
+    pub(crate) server: ZooKeeper,
     pub(crate) zk: Client,
 }
 
@@ -15,8 +15,8 @@ pub(crate) type Said = (i32, String, String);
 
 impl Site {
     pub(crate) fn new() -> Site {
-        let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
-        let zk = server.client().unwrap();
+        let server = ZooKeeper::builder().local().start().expect("a ZooKeeper server");
+        let zk = Client::connect(server.hosts()).unwrap();
         Site { server, zk }
     }
 

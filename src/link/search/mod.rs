@@ -11,8 +11,6 @@ mod resolver;
 mod rounds;
 
 pub(crate) use config::LinkConfig;
-#[cfg(feature = "testing-local")]
-pub(crate) use handshake::Conversation;
 pub(crate) use reconnects_in_doubt::{Attempts, News};
 pub(crate) use resolver::Resolver;
 pub(crate) use rounds::Search;

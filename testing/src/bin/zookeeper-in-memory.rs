@@ -57,7 +57,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
             }
         }
     }
-    let server = ZooKeeper::in_memory_builder().port(port).start()?;
+    let server = ZooKeeper::builder().in_memory().port(port).start()?;
     let Some((program, rest)) = command.split_first() else {
         say(&mut io::stdout(), &format!("{}\n", server.hosts()));
         loop {

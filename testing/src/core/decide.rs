@@ -294,3 +294,86 @@ fn masked(entry: &Acl) -> Acl {
         _ => entry.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{ALL, Rules, Transaction};
+
+    /// A leader, as tests ask it.
+    struct Leader {
+        tree: Tree,
+        zxid: i64,
+    }
+
+    impl Leader {
+        fn new(rules: Rules) -> Leader {
+            Leader { tree: Tree::new(rules), zxid: 0 }
+        }
+
+        fn ask(&mut self, request: Request) -> Result<Reply, Error> {
+            let asker = Asker { session: 7, who: &[], zxid: self.zxid + 1, time: 1_000 };
+            let decision =
+                decide(&self.tree, &self.tree, &mut Watches::default(), &asker, &request);
+            if let Some(change) = decision.change {
+                self.zxid += 1;
+                self.tree.apply(&Transaction { zxid: self.zxid, change });
+            }
+            decision.reply
+        }
+
+        fn create(&mut self, path: &str, mode: Mode) -> Result<Reply, Error> {
+            self.ask(Request::One(create_of(path, mode)))
+        }
+    }
+
+    fn create_of(path: &str, mode: Mode) -> Step {
+        Step::Create { path: path.to_owned(), data: Vec::new(), acl: vec![Acl::world(ALL)], mode }
+    }
+
+    fn delete_of(path: &str) -> Step {
+        Step::Delete { path: path.to_owned(), version: -1 }
+    }
+
+    #[test]
+    fn each_step_of_a_transaction_sees_those_before_it() {
+        let mut leader = Leader::new(Rules::default());
+        leader.create("/a", Mode::Persistent).unwrap();
+        leader.create("/a/b", Mode::Persistent).unwrap();
+        // Its parent still has a child, and then has none.
+        let refused = leader.ask(Request::Multi(vec![delete_of("/a"), delete_of("/a/b")]));
+        assert_eq!(refused, Ok(Reply::Multi(Err((0, Error::NotEmpty)))));
+        let done = leader.ask(Request::Multi(vec![delete_of("/a/b"), delete_of("/a")]));
+        assert_eq!(done, Ok(Reply::Multi(Ok(vec![Reply::Done, Reply::Done]))));
+        assert!(!leader.tree.contains("/a"));
+        let steps = vec![create_of("/a", Mode::Persistent), create_of("/a/b", Mode::Ephemeral)];
+        assert!(matches!(leader.ask(Request::Multi(steps)), Ok(Reply::Multi(Ok(_)))));
+        let below = vec![create_of("/a/b/c", Mode::Persistent)];
+        let refused = leader.ask(Request::Multi(below));
+        assert_eq!(refused, Ok(Reply::Multi(Err((0, Error::NoChildrenForEphemerals)))));
+    }
+
+    #[test]
+    fn numbers_of_a_transaction_follow_each_other_and_meet_what_is_there() {
+        let mut leader = Leader::new(Rules::default());
+        leader.create("/n-0000000001", Mode::Persistent).unwrap();
+        let both = vec![create_of("/n-", Mode::PersistentSequential)];
+        let refused = leader.ask(Request::Multi(both));
+        assert_eq!(refused, Ok(Reply::Multi(Err((0, Error::NodeExists)))));
+        let freed = vec![delete_of("/n-0000000001"), create_of("/n-", Mode::PersistentSequential)];
+        assert!(matches!(leader.ask(Request::Multi(freed)), Ok(Reply::Multi(Ok(_)))));
+        assert!(leader.tree.contains("/n-0000000001"));
+    }
+
+    #[test]
+    fn what_servers_of_that_kind_do_not_know_is_unimplemented() {
+        let mut leader = Leader::new(Rules { is_old: true, ..Rules::default() });
+        assert_eq!(leader.create("/a", Mode::Container), Err(Error::Unimplemented));
+        assert_eq!(leader.create("/a", Mode::Ttl(5)), Err(Error::Unimplemented));
+        let mut leader = Leader::new(Rules { has_ttl: true, ..Rules::default() });
+        assert_eq!(leader.create("/a", Mode::Ttl(0)), Err(Error::BadArguments));
+        leader.create("/a", Mode::Ttl(5)).unwrap();
+        assert_eq!(leader.tree.overdue(1_005), Vec::<String>::new());
+        assert_eq!(leader.tree.overdue(1_006), ["/a"]);
+    }
+}

@@ -43,6 +43,8 @@ struct Node {
     cversion: i32,
     acl: Arc<[Acl]>,
     children: BTreeSet<String>,
+    /// How many children it has beside those: not 0 only in a [part](Tree::part) of a tree.
+    unnamed: usize,
     /// The last transaction that created or deleted a child.
     pzxid: i64,
     /// The sequence number of the next child: how many were made so far.
@@ -138,10 +140,37 @@ impl Node {
             cversion: 0,
             acl: Arc::new([Acl::world(ALL)]),
             children: BTreeSet::new(),
+            unnamed: 0,
             pzxid: zxid,
             next: 0,
             is_container: false,
             ttl: None,
+        }
+    }
+
+    /// The same, which knows only how many children it has.
+    fn without_names(&self) -> Node {
+        let Node { czxid, mzxid, ctime, mtime, owner, version, aversion, cversion, .. } = *self;
+        let Node { pzxid, next, is_container, ttl, unnamed, .. } = *self;
+        let (data, acl) = (self.data.clone(), Arc::clone(&self.acl));
+        let (children, unnamed) = (BTreeSet::new(), unnamed + self.children.len());
+        Node {
+            czxid,
+            mzxid,
+            ctime,
+            mtime,
+            owner,
+            data,
+            version,
+            aversion,
+            cversion,
+            acl,
+            children,
+            unnamed,
+            pzxid,
+            next,
+            is_container,
+            ttl,
         }
     }
 
@@ -160,7 +189,7 @@ impl Node {
             aversion: self.aversion,
             ephemeral_owner: self.owner,
             data_length: i32::try_from(self.data.len()).unwrap_or(i32::MAX),
-            num_children: i32::try_from(self.children.len()).unwrap_or(i32::MAX),
+            num_children: i32::try_from(self.children.len() + self.unnamed).unwrap_or(i32::MAX),
             pzxid: self.pzxid,
         }
     }
@@ -213,7 +242,7 @@ impl Tree {
         let mut part = Tree { nodes: BTreeMap::new(), owned: BTreeMap::new(), rules: self.rules };
         for one in paths.flat_map(|path| [path, path::parent(path)]) {
             if let Some(node) = self.nodes.get(one).filter(|_| !part.nodes.contains_key(one)) {
-                part.nodes.insert(one.to_owned(), node.clone());
+                part.nodes.insert(one.to_owned(), node.without_names());
             }
         }
         part
@@ -222,7 +251,7 @@ impl Tree {
     /// Knows of this node, too, as `whole` does.
     pub(super) fn adopt(&mut self, whole: &Tree, path: &str) {
         if let Some(node) = whole.nodes.get(path).filter(|_| !self.nodes.contains_key(path)) {
-            self.nodes.insert(path.to_owned(), node.clone());
+            self.nodes.insert(path.to_owned(), node.without_names());
         }
     }
 
@@ -293,7 +322,9 @@ impl Tree {
         }
         let gone = node.trigger(path, Event::Deleted);
         let children = self.change_children(zxid, path, |node, name| {
-            node.children.remove(name);
+            if !node.children.remove(name) {
+                node.unnamed = node.unnamed.saturating_sub(1);
+            }
         });
         [gone].into_iter().chain(children).collect()
     }

@@ -22,6 +22,8 @@ const THROTTLED: i32 = -127;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) tick: Duration,
+    /// The shortest and the longest session timeout.
+    pub(crate) timeouts: (Duration, Duration),
     pub(crate) rules: Rules,
     /// How often it looks for containers and nodes whose time is over.
     pub(crate) check_interval: Duration,
@@ -31,8 +33,11 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        let (tick, check_interval) = (Duration::from_secs(2), Duration::from_secs(60));
-        Settings { tick, rules: Rules::default(), check_interval, nodes: Vec::new() }
+        // As in testcontainers.toml, so that all servers for tests are alike.
+        let tick = Duration::from_millis(200);
+        let timeouts = (tick, Duration::from_secs(60));
+        let check_interval = Duration::from_secs(60);
+        Settings { tick, timeouts, rules: Rules::default(), check_interval, nodes: Vec::new() }
     }
 }
 
@@ -272,9 +277,9 @@ impl Engine {
             self.end(id);
             return Ok(());
         }
-        let tick = self.settings.tick;
-        let timeout =
-            Duration::from_millis(u64::try_from(timeout).unwrap_or(0)).clamp(tick * 2, tick * 20);
+        let (shortest, longest) = self.settings.timeouts;
+        let timeout = Duration::from_millis(u64::try_from(timeout).unwrap_or(0));
+        let timeout = timeout.min(longest).max(shortest);
         let session = match asked {
             0 => Some(self.open(timeout, now)),
             asked => {
@@ -582,7 +587,7 @@ impl Faults {
 
 /// A session's password, which real servers derive from its id alone, too: sixteen bytes of Java's `Random`, which begins
 /// with the id and a constant.
-fn password(session: i64) -> [u8; 16] {
+pub(crate) fn password(session: i64) -> [u8; 16] {
     const MASK: u64 = (1 << 48) - 1;
     let mut state = ((session ^ 0xb341_5c00) as u64 ^ 0x5_deec_e66d) & MASK;
     let mut password = [0; 16];

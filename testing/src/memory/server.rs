@@ -37,7 +37,9 @@ pub(crate) struct Loop {
     /// Since when the server does nothing, though its connections stay.
     paused: Option<Duration>,
     /// Whether new connections are closed at once.
-    pub(crate) refuses: bool,
+    refuses: bool,
+    /// Whether it does nothing but that.
+    is_stopped: bool,
     is_over: bool,
     buffer: Vec<u8>,
 }
@@ -60,6 +62,7 @@ impl MemoryServer {
             advanced: Duration::ZERO,
             paused: None,
             refuses: false,
+            is_stopped: false,
             is_over: false,
             buffer: vec![0; 16 * 1024],
         };
@@ -130,14 +133,30 @@ impl Loop {
         self.advanced += by;
         match &mut self.paused {
             Some(paused) => *paused += by,
+            None if self.is_stopped => {}
             None => self.engine.tick(self.now()),
         }
     }
 
-    /// Its connections are closed, its sessions and nodes stay.
-    pub(crate) fn restart(&mut self) {
+    /// Closes all connections, and each new one at once.
+    pub(crate) fn refuse(&mut self) {
         self.engine.end_all();
+        self.refuses = true;
+    }
+
+    pub(crate) fn accept_again(&mut self) {
+        self.refuses = false;
+    }
+
+    /// Its sessions and nodes stay, and do not age meanwhile.
+    pub(crate) fn stop(&mut self) {
+        self.refuse();
+        self.is_stopped = true;
         self.paused = None;
+    }
+
+    pub(crate) fn start_again(&mut self) {
+        self.is_stopped = false;
         self.refuses = false;
         let now = self.now();
         self.engine.renew_sessions(now);
@@ -151,7 +170,7 @@ impl Loop {
             for order in ordered.try_iter() {
                 order(self);
             }
-            if self.paused.is_none() {
+            if self.paused.is_none() && !self.is_stopped {
                 let now = self.now();
                 self.engine.tick(now);
             }
@@ -164,6 +183,7 @@ impl Loop {
         let is_paused = self.paused.is_some();
         let left = match is_paused {
             true => Duration::from_secs(3600),
+            false if self.is_stopped => Duration::from_secs(3600),
             false => self.engine.next().saturating_sub(self.now()),
         };
         let ids: Vec<ConnectionId> = self.sockets.keys().copied().collect();

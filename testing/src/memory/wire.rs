@@ -249,3 +249,28 @@ impl Write for Vec<u8> {
         self[at..at + 4].copy_from_slice(&size);
     }
 }
+
+/// A client's first frame, to resume a session.
+#[cfg(feature = "local")]
+pub(crate) fn connect_request(session: i64, password: &[u8]) -> Vec<u8> {
+    let mut request = Vec::new();
+    request.frame(|out| {
+        out.int(0);
+        out.long(0);
+        out.int(10_000);
+        out.long(session);
+        out.bytes(password);
+    });
+    request
+}
+
+/// The request that ends a session.
+#[cfg(feature = "local")]
+pub(crate) fn close_request(xid: i32) -> Vec<u8> {
+    let mut request = Vec::new();
+    request.frame(|out| {
+        out.int(xid);
+        out.int(op::CLOSE);
+    });
+    request
+}

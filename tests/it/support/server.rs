@@ -21,12 +21,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-// The library itself contains this module only with the feature `testing-local`.
-#[path = "../../../src/testing/server_process.rs"]
+// As zklock-testing starts them; the tests' own servers are harmed in more ways.
+#[path = "../../../testing/src/local/server_process.rs"]
 #[allow(clippy::duplicate_mod, reason = "the library's unit tests, with that feature, have both")]
 mod child;
 
-#[path = "../../../src/testing/claimed_ports.rs"]
+#[path = "../../../testing/src/local/claimed_ports.rs"]
 #[allow(clippy::duplicate_mod, reason = "as above")]
 mod ports;
 

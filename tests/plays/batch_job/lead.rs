@@ -9,11 +9,11 @@ use crate::audit::{Audit, audit};
 use crate::options::Options;
 use crate::report;
 use crate::story::{Director, Story};
-use crate::support::{Result, ZooKeeper, unique};
+use crate::support::{Result, find, unique};
 use crate::{BASE, SESSION_TIMEOUT};
 
 pub(crate) fn lead(options: Options) -> Result<bool> {
-    let zookeeper = ZooKeeper::find()?;
+    let zookeeper = find()?;
     let zk = Client::builder(zookeeper.hosts()).session_timeout(SESSION_TIMEOUT).connect()?;
     let name = unique("ledger");
     let temporary = options.ledger.is_none();

@@ -4,49 +4,24 @@
 #![allow(dead_code, reason = "each program uses a part")]
 
 pub(crate) mod paused;
-#[path = "../../it/support/server.rs"]
-pub(crate) mod server;
 
-use std::env;
 use std::error::Error;
 use std::fmt::Display;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use server::Server;
+use zklock_examples::Ensemble;
 
 pub(crate) type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// A running ZooKeeper. A server of our own ends with this value, and with the process.
-#[derive(Debug)]
-pub(crate) struct ZooKeeper {
-    hosts: String,
-    own: Option<Server>,
-}
-
-impl ZooKeeper {
-    /// Finds or starts a ZooKeeper, and prints which.
-    pub(crate) fn find() -> Result<ZooKeeper> {
-        if let Some(hosts) = env::var("ZKLOCK_HOSTS").ok().filter(|hosts| !hosts.is_empty()) {
-            println!("using the ZooKeeper at {hosts} (ZKLOCK_HOSTS)");
-            return Ok(ZooKeeper { hosts, own: None });
-        }
-        let server = Server::builder()
-            .start()
-            .map_err(|error| format!("{error}; or set ZKLOCK_HOSTS to a running ZooKeeper"))?;
-        println!("started a ZooKeeper server at {}, which ends with this program", server.hosts());
-        Ok(ZooKeeper { hosts: server.hosts(), own: Some(server) })
+/// The ZooKeeper that `ZKLOCK_HOSTS` names, or one in memory.
+pub(crate) fn find() -> Result<Ensemble> {
+    let found = zklock_examples::ensemble(None)?;
+    if let Ensemble::Named(hosts) = &found {
+        println!("using the ZooKeeper at {hosts} (ZKLOCK_HOSTS)");
     }
-
-    pub(crate) fn hosts(&self) -> &str {
-        &self.hosts
-    }
-
-    /// The server, if this program started it and so may harm it.
-    pub(crate) fn own(&self) -> Option<&Server> {
-        self.own.as_ref()
-    }
+    Ok(found)
 }
 
 /// The exit code: 0 if all checks passed, 1 if not, 2 if the example could not run.

@@ -89,7 +89,7 @@ impl Rig {
     pub(super) fn in_memory(rules: Rules, check_interval: Duration) -> Rig {
         let server = SEQUENCES
             .iter()
-            .fold(ZooKeeper::in_memory_builder(), |builder, (path, next)| {
+            .fold(ZooKeeper::builder().in_memory(), |builder, (path, next)| {
                 builder.sequence(*path, *next)
             })
             .rules(rules)

@@ -1,4 +1,4 @@
-//! Faults of servers by the feature `testing`, as the tests of another crate would use them.
+//! Faults of servers from a local installation and in Docker, as the tests of another crate would use them.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -11,16 +11,32 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use zklock::testing::ZooKeeperServer;
-use zklock::{Client, DistributedLock, ErrorKind, LossReason, Result, SharedCounter};
+use zklock::{Client, DistributedLock, LossReason, SharedCounter};
+use zklock_testing::{ErrorKind, ZooKeeper};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Longer than a restart takes on a busy machine.
 const LONG_SESSION: Duration = Duration::from_secs(40);
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A server of the kind that `ZKLOCK_TESTING_SERVER` names, if that is a real one.
+fn start() -> zklock_testing::Result<ZooKeeper> {
+    let is_named = env::var_os("ZKLOCK_TESTING_SERVER").is_some_and(|name| !name.is_empty());
+    if is_named { ZooKeeper::start() } else { ZooKeeper::builder().local().start() }
+}
+
+fn client(server: &ZooKeeper) -> zklock::Result<Client> {
+    Client::connect(server.hosts())
+}
+
+fn session(zk: &Client) -> i64 {
+    zk.session_id().expect("a session").into()
+}
+
 #[test]
 fn a_restart_keeps_port_data_sessions_and_locks() -> Result<()> {
-    let server = ZooKeeperServer::start()?;
+    let server = start()?;
     let zk = Client::builder(server.hosts()).session_timeout(LONG_SESSION).connect()?;
     let guard = DistributedLock::new(&zk, "/locks", "nightly").lock()?;
     let counter = SharedCounter::new(&zk, "/count", "reports");
@@ -41,7 +57,7 @@ fn a_restart_keeps_port_data_sessions_and_locks() -> Result<()> {
 
 #[test]
 fn a_paused_server_is_silent_and_a_short_pause_costs_no_lock() -> Result<()> {
-    let server = ZooKeeperServer::start()?;
+    let server = start()?;
     let zk = Client::builder(server.hosts()).session_timeout(LONG_SESSION).connect()?;
     let guard = DistributedLock::new(&zk, "/locks", "nightly").lock()?;
 
@@ -58,7 +74,7 @@ fn a_paused_server_is_silent_and_a_short_pause_costs_no_lock() -> Result<()> {
 
 #[test]
 fn a_long_pause_costs_the_lock() -> Result<()> {
-    let server = ZooKeeperServer::start()?;
+    let server = start()?;
     let zk =
         Client::builder(server.hosts()).session_timeout(Duration::from_millis(1000)).connect()?;
     let lock = DistributedLock::new(&zk, "/locks", "nightly");
@@ -75,8 +91,8 @@ fn a_long_pause_costs_the_lock() -> Result<()> {
 
 #[test]
 fn an_expired_session_is_lost_at_once_and_for_its_client_only() -> Result<()> {
-    let server = ZooKeeperServer::start()?;
-    let (here, there) = (server.client()?, server.client()?);
+    let server = start()?;
+    let (here, there) = (client(&server)?, client(&server)?);
     let ours = DistributedLock::new(&here, "/locks", "nightly");
     let theirs = DistributedLock::new(&there, "/locks", "nightly");
     let other = DistributedLock::new(&there, "/locks", "hourly").lock()?;
@@ -84,8 +100,8 @@ fn an_expired_session_is_lost_at_once_and_for_its_client_only() -> Result<()> {
     // Again and again: the client tries to take its session back meanwhile.
     for _ in 0..30 {
         let guard = ours.lock()?;
-        let session = here.session_id().expect("a session");
-        server.expire(&here)?;
+        let ended = session(&here);
+        server.expire(ended)?;
 
         let next = theirs.try_lock()?.expect("the node is gone when `expire` returns");
         assert!(next.fencing_token() > guard.fencing_token());
@@ -93,43 +109,40 @@ fn an_expired_session_is_lost_at_once_and_for_its_client_only() -> Result<()> {
         assert!(!guard.is_held());
         next.unlock()?;
 
-        let error = server.expire_session(session).expect_err("it has ended");
+        let error = server.expire(ended).expect_err("it has ended");
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.to_string().contains(&session.to_string()), "{error}");
+        assert!(error.to_string().contains(&format!("0x{ended:x}")), "{error}");
     }
     other.ensure_held()?;
 
-    let session = there.session_id().expect("a session");
-    server.expire_session(session)?;
+    let ended = session(&there);
+    server.expire(ended)?;
     assert_eq!(other.lost().wait_within(PATIENCE), Some(Err(LossReason::SessionExpired)));
     Ok(())
 }
 
 #[test]
-fn a_client_without_a_session_has_none_to_expire() -> Result<()> {
-    let (server, elsewhere) = (ZooKeeperServer::start()?, ZooKeeperServer::start()?);
-    let zk = elsewhere.client()?;
-    let error = server.expire(&zk).expect_err("it is another server's");
-    assert_eq!(error.kind(), ErrorKind::NotFound);
-    zk.close();
-    let error = server.expire(&zk).expect_err("it is closed");
+fn a_session_of_another_server_cannot_be_expired() -> Result<()> {
+    let (server, elsewhere) = (start()?, start()?);
+    let zk = client(&elsewhere)?;
+    let error = server.expire(session(&zk)).expect_err("it is another server's");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     Ok(())
 }
 
 #[test]
 fn what_a_stopped_or_paused_server_cannot_do_is_an_error() -> Result<()> {
-    let server = ZooKeeperServer::start()?;
-    let zk = server.client()?;
+    let server = start()?;
+    let zk = client(&server)?;
 
     server.pause()?;
-    for done in [server.start_again(), server.expire(&zk)] {
+    for done in [server.start_again(), server.expire(session(&zk))] {
         let error = done.expect_err("it is paused");
         assert_eq!(error.kind(), ErrorKind::System);
         assert!(error.to_string().contains("call `resume` first"), "{error}");
     }
     server.stop()?;
-    for done in [server.pause(), server.resume(), server.expire(&zk)] {
+    for done in [server.pause(), server.resume(), server.expire(session(&zk))] {
         let error = done.expect_err("it is stopped");
         assert_eq!(error.kind(), ErrorKind::System);
         assert!(error.to_string().contains("call `start_again` first"), "{error}");
@@ -141,7 +154,7 @@ fn what_a_stopped_or_paused_server_cannot_do_is_an_error() -> Result<()> {
 
 #[test]
 fn a_start_that_failed_can_be_repeated() -> Result<()> {
-    let server = ZooKeeperServer::start()?;
+    let server = start()?;
     server.stop()?;
     let in_its_place = TcpListener::bind(server.hosts()).expect("its port");
     let error = server.start_again().expect_err("its port is taken");
@@ -175,7 +188,7 @@ fn owner_of_servers() -> Result<()> {
     if env::var_os("ZKLOCK_TEST_OWNER").is_none() {
         return Ok(());
     }
-    let servers = [ZooKeeperServer::start()?, ZooKeeperServer::start()?, ZooKeeperServer::start()?];
+    let servers = [start()?, start()?, start()?];
     let [stopped, paused, restarted] = &servers;
     stopped.stop()?;
     paused.pause()?;

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::net::ToSocketAddrs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -21,11 +22,10 @@ use testcontainers::runners::SyncRunner;
 use testcontainers::{Container, GenericImage, ImageExt, TestcontainersError};
 use uuid::Uuid;
 
-use super::claimed_ports::Port;
-use super::testcontainers_toml::Settings;
-use super::{Backend, POLL, end_after, server_process, system};
 use crate::error::{Error, Result};
-use crate::rt::{self, bounded};
+use crate::local::{self, POLL, Port, end_after, expire_session};
+use crate::testcontainers_toml::Settings;
+use crate::zookeeper::Backend;
 
 const CLIENT_PORT: u16 = 2181;
 /// How long an engine may take to answer whether it is there.
@@ -41,14 +41,14 @@ const REMOVAL: Duration = Duration::from_secs(30);
 const ATTEMPTS: u32 = 3;
 
 /// Fails if no engine answers, or if it neither has the image nor can pull it.
-pub(super) fn check(settings: &Settings) -> Result<()> {
+pub(crate) fn check(settings: &Settings) -> Result<()> {
     // Why an image could not be pulled. It is not tried again in this process: without a network, each
     // attempt may take long. Locked during a pull, so that servers that start at the same time wait for one
     // pull.
     static NOT_PULLED: Mutex<BTreeMap<String, Error>> = Mutex::new(BTreeMap::new());
 
     ask_engine(PING, |engine| async move { engine.ping().await })
-        .map_err(|why| system(format!("no Docker engine answers ({why})")))?;
+        .map_err(|why| Error::system(format!("no Docker engine answers ({why})")))?;
     let image = settings.image_and_tag();
     let mut not_pulled = NOT_PULLED.lock().unwrap_or_else(PoisonError::into_inner);
     let name = image.clone();
@@ -64,13 +64,14 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
         Err(error) => Err(error.to_string()),
     };
     pulled.map_err(|why| {
-        let error = system(format!("the image {image} is missing and cannot be pulled ({why})"));
+        let error =
+            Error::system(format!("the image {image} is missing and cannot be pulled ({why})"));
         not_pulled.insert(image, error.clone());
         error
     })
 }
 
-pub(super) struct DockerServer {
+pub(crate) struct DockerServer {
     hosts: String,
     image: String,
     name: String,
@@ -84,7 +85,7 @@ pub(super) struct DockerServer {
 
 impl DockerServer {
     /// Starts a server of an image that the engine has: see [`check`].
-    pub(super) fn start(settings: &Settings) -> Result<DockerServer> {
+    pub(crate) fn start(settings: &Settings) -> Result<DockerServer> {
         let mut attempt = 1;
         loop {
             let server = DockerServer::launch(settings);
@@ -99,7 +100,7 @@ impl DockerServer {
                     let why = reason(&cause);
                     let text =
                         format!("Docker cannot start a container of the image {image} ({why})");
-                    return Err(system(text).caused_by(cause));
+                    return Err(Error::system(text).caused_by(cause));
                 }
                 Ok(mut server) => {
                     server.hosts = server.wait_ready()?;
@@ -146,13 +147,16 @@ impl DockerServer {
 
     /// Waits until the server answers; its address.
     fn wait_ready(&self) -> Result<String> {
-        let container = self.container.clone().ok_or_else(|| system("the container is gone"))?;
+        let container =
+            self.container.clone().ok_or_else(|| Error::system("the container is gone"))?;
         let (port, end) = (self.port.0, end_after(self.startup_timeout));
         let ready = aside(self.startup_timeout + OPERATION, move || {
             wait_ready(&container, port, end)
                 .map_err(|why| format!("{why}; its log ends with:\n{}", log_of(&container)))
         })?;
-        ready.map_err(|why| system(format!("the container of the image {} {why}", self.image)))
+        ready.map_err(|why| {
+            Error::system(format!("the container of the image {} {why}", self.image))
+        })
     }
 
     /// Asks the engine to do something with the container.
@@ -167,7 +171,7 @@ impl DockerServer {
     {
         let name = self.name.clone();
         ask_engine(OPERATION, |engine| job(engine, name)).map(drop).map_err(|why| {
-            system(format!("Docker cannot {what} the container {} ({why})", self.name))
+            Error::system(format!("Docker cannot {what} the container {} ({why})", self.name))
         })
     }
 }
@@ -177,8 +181,8 @@ impl Backend for DockerServer {
         self.hosts.clone()
     }
 
-    fn is_docker(&self) -> bool {
-        true
+    fn what(&self) -> &'static str {
+        "in Docker"
     }
 
     fn stop(&mut self) -> Result<()> {
@@ -208,6 +212,10 @@ impl Backend for DockerServer {
     fn resume(&mut self) -> Result<()> {
         self.control("resume", |engine, name| async move { engine.unpause_container(&name).await })
     }
+
+    fn expire(&mut self, session: i64) -> Result<()> {
+        expire_session(&self.hosts, session)
+    }
 }
 
 impl Drop for DockerServer {
@@ -227,7 +235,7 @@ impl Drop for DockerServer {
             Ok(()) => remover.nothing_to_do(),
             Err(why) => {
                 let name = &self.name;
-                warn!(target: "zklock::testing", "container {name}: not removed, removing it by the command docker: {why}");
+                warn!("container {name}: not removed, removing it by the command docker: {why}");
             }
         }
     }
@@ -248,7 +256,7 @@ fn wait_ready(
     // The port is open before the server is there: only an answer counts.
     loop {
         let mut addresses = hosts.to_socket_addrs().into_iter().flatten();
-        if addresses.any(|address| server_process::mode(address).is_some()) {
+        if addresses.any(|address| local::mode(address).is_some()) {
             return Ok(hosts);
         }
         if !container.is_running().map_err(failed)? {
@@ -264,7 +272,7 @@ fn wait_ready(
 fn log_of(container: &Container<GenericImage>) -> String {
     let mut log = container.stdout_to_vec().unwrap_or_default();
     log.extend(container.stderr_to_vec().unwrap_or_default());
-    server_process::tail(&log)
+    local::tail(&log)
 }
 
 /// Sends the engine that `testcontainers` finds a request.
@@ -316,14 +324,17 @@ fn aside<T: Send + 'static>(
     limit: Duration,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
-    let (send, receive) = bounded(1);
-    rt::spawn("zklock-testing", move || {
+    let (send, receive) = mpsc::channel();
+    let job = move || {
         // After the time limit nobody waits for it.
         let _ = send.send(job());
+    };
+    thread::Builder::new().name("zklock-testing".to_owned()).spawn(job).map_err(|cause| {
+        Error::system(format!("cannot start a thread: {cause}")).caused_by(cause)
     })?;
     receive.recv_timeout(limit).map_err(|why| match why {
-        rt::RecvTimeoutError::Timeout => system(format!("Docker was not done within {limit:?}")),
-        rt::RecvTimeoutError::Disconnected => system("the thread for Docker has panicked"),
+        RecvTimeoutError::Timeout => Error::system(format!("Docker was not done within {limit:?}")),
+        RecvTimeoutError::Disconnected => Error::system("the thread for Docker has panicked"),
     })
 }
 
@@ -358,7 +369,9 @@ impl Remover {
         match spawned {
             Ok(mut shell) => Some(Remover { orders: shell.stdin.take(), shell }),
             Err(cause) => {
-                warn!(target: "zklock::testing", "container {container}: stays if this process is killed, because no shell can be started: {cause}");
+                warn!(
+                    "container {container}: stays if this process is killed, because no shell can be started: {cause}"
+                );
                 None
             }
         }

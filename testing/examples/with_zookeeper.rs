@@ -1,10 +1,9 @@
-//! Runs a command with a ZooKeeper server that `zklock::testing` starts for it:
+//! Runs a command with a ZooKeeper server of the kind that `ZKLOCK_TESTING_SERVER` names:
 //!
 //! ```sh
-//! cargo run --features testing --example with_zookeeper -- cargo run --example fencing
+//! ZKLOCK_TESTING_SERVER=local cargo run --package zklock-testing --features local --example with_zookeeper -- zkCli.sh
 //! ```
 //!
-//! With `--features testing-local` the server is from a local installation, and not in Docker.
 //! The command finds the server's connect string in `ZKLOCK_HOSTS`. The exit code is the command's,
 //! or 2 if it could not be run.
 
@@ -14,7 +13,7 @@ use std::env;
 use std::error::Error;
 use std::process::{Command, ExitCode};
 
-use zklock::testing::ZooKeeperServer;
+use zklock_testing::ZooKeeper;
 
 fn main() -> ExitCode {
     match run() {
@@ -29,7 +28,7 @@ fn main() -> ExitCode {
 fn run() -> Result<u8, Box<dyn Error>> {
     let mut arguments = env::args_os().skip(1);
     let program = arguments.next().ok_or("no command given. Usage: with_zookeeper COMMAND...")?;
-    let server = ZooKeeperServer::start()?;
+    let server = ZooKeeper::start()?;
     eprintln!("started a ZooKeeper server at {}", server.hosts());
     let status = Command::new(&program)
         .args(arguments)

@@ -29,7 +29,7 @@ fn a_lock_works_and_leaves_nothing() {
     drop(guard);
     assert!(DistributedLock::new(&zk, "/locks", "one").try_lock().unwrap().is_some());
     zk.close();
-    assert_eq!(server.sessions().unwrap(), []);
+    assert!(server.sessions().unwrap().is_empty());
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn time_that_is_advanced_expires_who_is_not_heard() {
 #[test]
 fn containers_go_when_they_have_outlived_their_children() {
     let server =
-        ZooKeeper::in_memory_builder().check_interval(Duration::from_secs(600)).start().unwrap();
+        ZooKeeper::builder().in_memory().check_interval(Duration::from_secs(600)).start().unwrap();
     let zk = client(&server);
     let container = zk.znode("/box");
     container.create(CreateMode::Container, b"").unwrap();

@@ -4,25 +4,24 @@
 //! session from its id alone, so that each member of an ensemble can check it. With this password another
 //! connection takes the session over and closes it.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{POLL, end_after, system};
-use crate::error::{Error, ErrorKind, Result};
-use crate::link::{
-    ConnectRequest, ConnectResponse, Conversation, Fields, Frame, ReplyHeader, ServerStream,
-};
-use crate::rt::bounded;
-use crate::wire_values::op;
+use super::{POLL, end_after};
+use crate::error::{Error, Result};
+use crate::memory::{close_request, connect_request, password};
+use crate::zookeeper::no_session;
 
 /// How long the server may take.
 const LIMIT: Duration = Duration::from_secs(10);
 const CLOSE_XID: i32 = 1;
+/// The largest frame that a server would send here.
+const LARGEST: usize = 1 << 20;
 
 /// Returns when the session is over and its ephemeral znodes are gone.
-pub(super) fn expire_session(hosts: &str, session: i64) -> Result<()> {
+pub(crate) fn expire_session(hosts: &str, session: i64) -> Result<()> {
     let end = end_after(LIMIT);
     let mut was_asked = false;
     loop {
@@ -32,20 +31,12 @@ pub(super) fn expire_session(hosts: &str, session: i64) -> Result<()> {
             // An earlier attempt closed it, and lost the session to the client before the answer came.
             // Requests after this answer are carried out after the close.
             Ok(Closed::Before) if asked_before => return Ok(()),
-            Ok(Closed::Before) => {
-                return Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!(
-                        "the ZooKeeper server at {hosts} has no session 0x{session:x}: it has ended \
-                         already, or is another server's"
-                    ),
-                ));
-            }
+            Ok(Closed::Before) => return Err(no_session(hosts, session)),
             Err(cause) => cause,
         };
         // The client takes its session back when it connects again, which breaks this connection.
         if Instant::now() >= end {
-            return Err(system(format!(
+            return Err(Error::system(format!(
                 "cannot expire session 0x{session:x} at {hosts} within {LIMIT:?}: {cause}"
             ))
             .caused_by(cause));
@@ -69,39 +60,49 @@ fn attempt(hosts: &str, session: i64, end: Instant, was_asked: &mut bool) -> io:
     let mut stream = TcpStream::connect_timeout(&address, left())?;
     stream.set_write_timeout(Some(left()))?;
     // Together, so that the client has no time to take its session back in between.
-    let mut request =
-        ConnectRequest { last_zxid: 0, timeout: 10_000, session, password: &password(session) }
-            .encode();
-    request.extend(Frame::request(CLOSE_XID, op::CLOSE_SESSION).finish());
+    let mut request = connect_request(session, &password(session));
+    request.extend(close_request(CLOSE_XID));
     stream.write_all(&request)?;
     *was_asked = true;
 
-    let stream = ServerStream::new(stream, None);
-    // Nothing but the end of the time stops the reading.
-    let (_stop, never_stopped) = bounded(1);
-    let mut server = Conversation { stream, deadline: end, stopped: &never_stopped };
-    let malformed = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-    let response = ConnectResponse::read(&server.read_frame()?).map_err(malformed)?;
-    if response.timeout <= 0 {
+    let int = |frame: &[u8], at: usize| {
+        let bytes = frame.get(at..at + 4).and_then(|four| four.try_into().ok());
+        bytes.map(i32::from_be_bytes).ok_or(io::ErrorKind::InvalidData)
+    };
+    // After the version comes the timeout, which is 0 if there is no such session.
+    let response = read_frame(&mut stream, end)?;
+    if int(&response, 4)? <= 0 {
         return Ok(Closed::Before);
     }
     loop {
-        let reply = ReplyHeader::read(&mut Fields(&server.read_frame()?)).map_err(malformed)?;
-        if reply.xid == CLOSE_XID {
+        if int(&read_frame(&mut stream, end)?, 0)? == CLOSE_XID {
             return Ok(Closed::Now);
         }
     }
 }
 
-/// A session's password: sixteen bytes from Java's `Random`, whose seed is made of the session's id.
-fn password(session: i64) -> [u8; 16] {
-    const MASK: u64 = (1 << 48) - 1;
-    let step = |state: u64| state.wrapping_mul(0x5_deec_e66d).wrapping_add(11) & MASK;
-    let mut state = ((session ^ 0xb341_5c00) as u64 ^ 0x5_deec_e66d) & MASK;
-    let mut password = [0; 16];
-    for four in password.chunks_exact_mut(4) {
-        state = step(state);
-        four.copy_from_slice(&((state >> 16) as u32).to_le_bytes());
+fn read_frame(stream: &mut TcpStream, end: Instant) -> io::Result<Vec<u8>> {
+    let mut size = [0; 4];
+    read_exactly(stream, &mut size, end)?;
+    let size = usize::try_from(i32::from_be_bytes(size)).ok().filter(|size| *size <= LARGEST);
+    let mut frame = vec![0; size.ok_or(io::ErrorKind::InvalidData)?];
+    read_exactly(stream, &mut frame, end)?;
+    Ok(frame)
+}
+
+fn read_exactly(stream: &mut TcpStream, mut rest: &mut [u8], end: Instant) -> io::Result<()> {
+    while !rest.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(rest) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => rest = &mut rest[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
-    password
+    Ok(())
 }

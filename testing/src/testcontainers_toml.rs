@@ -11,17 +11,33 @@ use serde::Deserialize;
 use crate::error::{Error, ErrorKind, Result};
 
 const FILE: &str = "testcontainers.toml";
-/// This crate's own file contains the defaults.
-const DEFAULTS: &str = include_str!("../../testcontainers.toml");
 const LONGEST_START: Duration = Duration::from_secs(3600);
 
 /// The server to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Settings {
-    pub(super) image: String,
-    pub(super) tag: String,
-    pub(super) startup_timeout: Duration,
-    pub(super) env: BTreeMap<String, String>,
+pub(crate) struct Settings {
+    pub(crate) image: String,
+    pub(crate) tag: String,
+    pub(crate) startup_timeout: Duration,
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let env = [
+            ("ZOO_TICK_TIME", "200"),
+            ("ZOO_MAX_CLIENT_CNXNS", "0"),
+            ("ZOO_4LW_COMMANDS_WHITELIST", "*"),
+            ("ZOO_ADMINSERVER_ENABLED", "false"),
+            ("ZOO_CFG_EXTRA", "minSessionTimeout=200 maxSessionTimeout=60000"),
+        ];
+        Settings {
+            image: "zookeeper".to_owned(),
+            tag: "3.8".to_owned(),
+            startup_timeout: Duration::from_secs(60),
+            env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -35,7 +51,7 @@ struct File {
 
 impl Settings {
     /// Reads the file in this directory; defaults replace what it leaves out.
-    pub(super) fn of_package(root: Option<&Path>) -> Result<Settings> {
+    pub(crate) fn of_package(root: Option<&Path>) -> Result<Settings> {
         let Some(root) = root else { return Settings::of("") };
         let path = root.join(FILE);
         let read = match fs::read_to_string(&path) {
@@ -47,27 +63,27 @@ impl Settings {
     }
 
     fn of(text: &str) -> Result<Settings> {
-        let file = File::parse(text)?;
-        let defaults = File::parse(DEFAULTS)?;
-        let seconds = file.startup_timeout_seconds.or(defaults.startup_timeout_seconds);
+        let File { image, tag, startup_timeout_seconds, env } = File::parse(text)?;
+        let defaults = Settings::default();
         Settings {
-            image: file.image.or(defaults.image).unwrap_or_default(),
-            tag: file.tag.or(defaults.tag).unwrap_or_default(),
-            startup_timeout: Duration::from_secs(seconds.unwrap_or_default()),
-            env: file.env.or(defaults.env).unwrap_or_default(),
+            image: image.unwrap_or(defaults.image),
+            tag: tag.unwrap_or(defaults.tag),
+            startup_timeout: startup_timeout_seconds
+                .map_or(defaults.startup_timeout, Duration::from_secs),
+            env: env.unwrap_or(defaults.env),
         }
         .checked()
     }
 
     /// The image as Docker names it.
-    #[cfg(feature = "testing")]
-    pub(super) fn image_and_tag(&self) -> String {
+    #[cfg(feature = "docker")]
+    pub(crate) fn image_and_tag(&self) -> String {
         format!("{}:{}", self.image, self.tag)
     }
 
     /// Sets the image from `name:tag`. A colon before a slash belongs to a registry's port.
-    #[cfg(any(feature = "testing", test))]
-    pub(super) fn set_image(&mut self, image: &str) {
+    #[cfg(any(feature = "docker", test))]
+    pub(crate) fn set_image(&mut self, image: &str) {
         let (name, tag) = match image.rsplit_once(':') {
             Some((name, tag)) if !tag.contains('/') => (name, tag),
             _ => (image, "latest"),
@@ -77,7 +93,7 @@ impl Settings {
     }
 
     /// Refuses settings that Docker would refuse less clearly, or not at all.
-    pub(super) fn checked(self) -> Result<Settings> {
+    pub(crate) fn checked(self) -> Result<Settings> {
         let Settings { image, tag, startup_timeout, env } = &self;
         let last = image.rsplit('/').next().unwrap_or_default();
         if last.is_empty() || image.contains(char::is_whitespace) {
@@ -126,14 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_crates_own_file() {
+    fn the_defaults_are_those_of_the_file_that_is_to_be_copied() {
         let settings = Settings::of_package(None).unwrap();
         assert_eq!((settings.image.as_str(), settings.tag.as_str()), ("zookeeper", "3.8"));
         assert_eq!(settings.startup_timeout, Duration::from_secs(60));
         assert_eq!(settings.env["ZOO_TICK_TIME"], "200");
         assert_eq!(Settings::of_package(Some(Path::new("/nowhere"))).unwrap(), settings);
-        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-        assert_eq!(Settings::of_package(Some(own)).unwrap(), settings);
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let file = fs::read_to_string(repository.join(FILE)).unwrap();
+        assert_eq!(Settings::of(&file).unwrap(), settings);
+        let File { image, tag, startup_timeout_seconds, env } = File::parse(&file).unwrap();
+        assert!(
+            image.is_some() && tag.is_some() && startup_timeout_seconds.is_some() && env.is_some()
+        );
     }
 
     #[test]

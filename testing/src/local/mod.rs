@@ -1,16 +1,26 @@
 //! A server from a local installation, as a child process.
 
+mod claimed_ports;
+mod expire_session;
+mod server_process;
+
+pub(crate) use self::claimed_ports::Port;
+pub(crate) use self::expire_session::expire_session;
+pub(crate) use self::server_process::{mode, tail};
+
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-use super::claimed_ports::Port;
-use super::server_process::{self, Installation, Keeper};
-use super::testcontainers_toml::Settings;
-use super::{Backend, POLL, end_after, system};
+use self::server_process::{Installation, Keeper};
 use crate::error::{Error, Result};
+use crate::testcontainers_toml::Settings;
+use crate::zookeeper::Backend;
+
+/// The pause between two looks at something that is about to change.
+pub(crate) const POLL: Duration = Duration::from_millis(20);
 
 /// How often a start is repeated with another port, when another process was quicker to take the port.
 const ATTEMPTS: u32 = 3;
@@ -28,7 +38,7 @@ const LINES: [(&str, &str, &str); 5] = [
 ];
 
 #[derive(Debug)]
-pub(super) struct LocalServer {
+pub(crate) struct LocalServer {
     address: SocketAddr,
     log: PathBuf,
     startup_timeout: Duration,
@@ -38,14 +48,15 @@ pub(super) struct LocalServer {
 }
 
 impl LocalServer {
-    pub(super) fn start(settings: &Settings) -> Result<LocalServer> {
+    pub(crate) fn start(settings: &Settings) -> Result<LocalServer> {
         let end = end_after(settings.startup_timeout);
         let installation =
-            Installation::find().map_err(|why| system(why.to_string()).caused_by(why))?;
+            Installation::find().map_err(|why| Error::system(why.to_string()).caused_by(why))?;
         let mut attempt = 1;
         loop {
             let server = LocalServer::launch(settings, &installation).map_err(|cause| {
-                system(format!("cannot start a local ZooKeeper server: {cause}")).caused_by(cause)
+                Error::system(format!("cannot start a local ZooKeeper server: {cause}"))
+                    .caused_by(cause)
             })?;
             let Err(why) = server.wait_ready(end) else { return Ok(server) };
             let log = server.log_tail();
@@ -76,7 +87,7 @@ impl LocalServer {
     }
 
     fn wait_ready(&self, end: Instant) -> Result<(), &'static str> {
-        while server_process::mode(self.address).is_none() {
+        while mode(self.address).is_none() {
             if self.keeper.has_ended() {
                 return Err("ended while it was starting");
             }
@@ -90,11 +101,14 @@ impl LocalServer {
     }
 
     fn failure(&self, why: &str) -> Error {
-        system(format!("the local ZooKeeper server {why}; its log ends with:\n{}", self.log_tail()))
+        Error::system(format!(
+            "the local ZooKeeper server {why}; its log ends with:\n{}",
+            self.log_tail()
+        ))
     }
 
     fn log_tail(&self) -> String {
-        server_process::tail(&fs::read(&self.log).unwrap_or_default())
+        tail(&fs::read(&self.log).unwrap_or_default())
     }
 
     /// Sends a signal to the server.
@@ -111,8 +125,8 @@ impl Backend for LocalServer {
         self.address.to_string()
     }
 
-    fn is_docker(&self) -> bool {
-        false
+    fn what(&self) -> &'static str {
+        "local"
     }
 
     fn stop(&mut self) -> Result<()> {
@@ -148,10 +162,20 @@ impl Backend for LocalServer {
     fn resume(&mut self) -> Result<()> {
         self.signal("CONT")
     }
+
+    fn expire(&mut self, session: i64) -> Result<()> {
+        expire_session(&self.hosts(), session)
+    }
 }
 
 fn not_done(cause: io::Error) -> Error {
-    system(format!("cannot control the local ZooKeeper server: {cause}")).caused_by(cause)
+    Error::system(format!("cannot control the local ZooKeeper server: {cause}")).caused_by(cause)
+}
+
+/// The end of a time limit that is not too long for the clock; otherwise now.
+pub(crate) fn end_after(limit: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(limit).unwrap_or(now)
 }
 
 fn zoo_cfg(settings: &Settings, data: &Path, port: u16) -> String {
