@@ -15,8 +15,8 @@ use crate::support::server;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, got_nothing, mutex, processor_time, setting, skip_unless_alone,
-    skip_without_server, strict,
+    QUIET, eventually, got_nothing, mutex, processor_time, setting, skip_in_memory,
+    skip_unless_alone, skip_without_server, strict,
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -357,6 +357,7 @@ fn the_memory_of_a_waiter_does_not_grow_with_the_line() {
 #[test]
 fn the_memory_of_a_held_lock_does_not_grow_with_what_its_thread_holds() {
     skip_without_server!();
+    skip_in_memory!();
     skip_unless_alone!();
     let site = Site::own("holder");
     let zk = site.quiet_client();

@@ -13,7 +13,7 @@ use crate::support::raw::Kind;
 use crate::support::site::Site;
 use crate::support::stopwatch::{Stopwatch, Took};
 use crate::support::{
-    QUIET, connecting, eventually, skip_unless_alone, skip_without_server, strict,
+    QUIET, connecting, eventually, skip_in_memory, skip_unless_alone, skip_without_server, strict,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -40,6 +40,7 @@ impl Log for Panics {
 #[test]
 fn a_logger_that_panics_ends_neither_session_nor_call_and_keeps_no_loss_secret() {
     skip_without_server!();
+    skip_in_memory!();
     skip_unless_alone!();
     // Keeps the intended panics out of the output.
     std::panic::set_hook(Box::new(|_| {}));

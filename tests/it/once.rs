@@ -174,7 +174,9 @@ fn a_call_that_waits_finds_the_mark_or_takes_over() {
     site.expire(&proxy);
     assert_eq!(waiter.join().unwrap().unwrap(), OnceOutcome::Done(7));
     let error = holder.end().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NodeDeleted | ErrorKind::SessionLost), "{error}");
+    // The connection may go while the mark is under way.
+    let kinds = [ErrorKind::NodeDeleted, ErrorKind::SessionLost, ErrorKind::ConnectionLoss];
+    assert!(kinds.contains(&error.kind()), "{error}");
     assert!(error.to_string().starts_with("the job has run, but"), "{error}");
     site.finish([zk, other]);
 }

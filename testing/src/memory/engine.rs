@@ -9,8 +9,8 @@ use sha1::{Digest as _, Sha1};
 use super::wire::{Malformed, Reader, Write, op};
 use super::words::{self, Counts};
 use crate::core::{
-    Asker, Change, Error, Event, Identity, Reply, Request, Rules, Transaction, Tree, Trigger,
-    Watches, decide,
+    ALL, Acl, Asker, Change, Error, Event, Identity, Mode, Reply, Request, Rules, Transaction,
+    Tree, Trigger, Watches, decide,
 };
 
 /// The largest request; a server closes the connection on larger ones.
@@ -115,18 +115,18 @@ impl Engine {
     pub(crate) fn new(settings: Settings, since: i64) -> Engine {
         let mut tree = Tree::with_system_nodes(settings.rules);
         let mut zxid = 0;
+        let mut changes = Vec::new();
         for (path, next) in &settings.nodes {
-            let acl = vec![crate::core::Acl::world(crate::core::ALL)];
-            let mode = crate::core::Mode::Persistent;
-            let create = Change::Create {
-                path: path.clone(),
-                data: Vec::new(),
-                acl,
-                owner: 0,
-                mode,
-                time: since,
-            };
-            for change in [create, Change::SetNext { path: path.clone(), next: *next }] {
+            for (at, _) in path.match_indices('/').skip(1).chain([(path.len(), "")]) {
+                let (path, data, acl) = (path[..at].to_owned(), Vec::new(), vec![Acl::world(ALL)]);
+                let mode = Mode::Persistent;
+                changes.push(Change::Create { path, data, acl, owner: 0, mode, time: since });
+            }
+            changes.push(Change::SetNext { path: path.clone(), next: *next });
+        }
+        for change in changes {
+            // Nodes share what is above them.
+            if !matches!(&change, Change::Create { path, .. } if tree.contains(path)) {
                 zxid += 1;
                 tree.apply(&Transaction { zxid, change });
             }
@@ -481,6 +481,7 @@ impl Engine {
         let steps = if op == op::MULTI { Reader(body.0).steps()? } else { Vec::new() };
         let Some(request) = body.request(op)? else {
             self.answer(id, xid, self.zxid, Error::Unimplemented.code(), |_| ());
+            self.end(id);
             return Ok(());
         };
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
@@ -53,8 +54,14 @@ impl MemoryServer {
         let (rung, bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let (orders, ordered) = channel();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_millis()).unwrap_or_default();
+        // The ids of sessions begin with it: no two servers of a process have the same.
+        static LATEST: AtomicI64 = AtomicI64::new(0);
+        let before = LATEST
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| Some(now.max(before + 1)));
+        let since = before.map_or(now, |before| now.max(before + 1));
         let mut server = Loop {
-            engine: Engine::new(settings, i64::try_from(now.as_millis()).unwrap_or_default()),
+            engine: Engine::new(settings, since),
             listener,
             sockets: BTreeMap::new(),
             connections: 0,

@@ -11,8 +11,8 @@ use crate::support::server::free_port;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    eventually, mutex, skip_unless_alone, skip_without_server, skip_without_zookeeper,
-    threads_named,
+    eventually, mutex, skip_in_memory, skip_unless_alone, skip_without_server,
+    skip_without_zookeeper, threads_named,
 };
 
 fn descriptors() -> usize {
@@ -52,6 +52,7 @@ fn fifty_clients_leave_neither_threads_nor_descriptors() {
 #[test]
 fn a_client_has_one_thread_and_one_connection_and_listens_nowhere() {
     skip_without_zookeeper!();
+    skip_in_memory!();
     skip_unless_alone!();
     let site = Site::shared("possessions");
     let threads = || threads_named("").len();

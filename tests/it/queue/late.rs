@@ -159,6 +159,8 @@ fn what_comes_too_late_is_not_lost_with_the_client() {
             });
         } else {
             assert_eq!(offers.len().unwrap(), 0);
+            // The reply that was withheld has come, as replies come in order.
+            zk.sync().unwrap();
             zk.close();
             late = mine.late_items().unwrap();
         }

@@ -308,6 +308,17 @@ macro_rules! skip_unless_alone {
     };
 }
 
+/// Returns from the test, and prints a line about it, if servers are in this process, of which the test measures
+/// something, or whose logger it breaks.
+macro_rules! skip_in_memory {
+    () => {
+        if $crate::support::server::is_in_memory() {
+            eprintln!("SKIPPED: the server is in this process");
+            return;
+        }
+    };
+}
+
 /// Returns from the test, and prints a line about it, if there is no ZooKeeper to run it on:
 /// neither `ZKLOCK_HOSTS` nor an installation. With `ZKLOCK_TESTS_MUST_RUN` set it panics instead.
 macro_rules! skip_without_zookeeper {
@@ -339,7 +350,9 @@ macro_rules! skip_before {
     };
 }
 
-pub(crate) use {skip_before, skip_unless_alone, skip_without_server, skip_without_zookeeper};
+pub(crate) use {
+    skip_before, skip_in_memory, skip_unless_alone, skip_without_server, skip_without_zookeeper,
+};
 
 /// Whether a test has no ZooKeeper to run on; prints why. The macros call it.
 pub(crate) fn skips(given_hosts_will_do: bool) -> bool {

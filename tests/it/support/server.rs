@@ -34,6 +34,7 @@ mod ports;
 mod slow_log;
 
 use child::{Installation, Keeper, ask, fresh_directory};
+use zklock_testing::ZooKeeper;
 
 /// How long a server may take to start; it needs half a second on an idle machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -57,12 +58,30 @@ pub(crate) fn secure_addr(address: SocketAddr) -> SocketAddr {
 /// # Errors
 /// [`io::ErrorKind::NotFound`] when something is missing; other kinds when a setting is wrong.
 pub(crate) fn can_start() -> io::Result<()> {
+    if is_in_memory() {
+        return Ok(());
+    }
     Installation::find()?;
     slow_log::check()
 }
 
+/// Whether servers are in memory: `ZKLOCK_TESTS_SERVER=memory`, for `scripts/test --fast`.
+pub(crate) fn is_in_memory() -> bool {
+    std::env::var_os("ZKLOCK_TESTS_SERVER").is_some_and(|which| which == "memory")
+}
+
+/// Ends the test, which is its process, as a server in memory lacks something that the test needs. It has its run on a real
+/// server.
+fn skip_without(what: &str) -> ! {
+    eprintln!("SKIPPED: a server in memory has no {what}");
+    std::process::exit(0);
+}
+
 /// Whether the servers that can be started are older than this version.
 pub(crate) fn is_before(version: (u32, u32)) -> bool {
+    if is_in_memory() {
+        return false;
+    }
     let found = Installation::find().ok().and_then(|installation| installation.version());
     found.is_some_and(|found| found < version)
 }
@@ -82,9 +101,21 @@ pub(crate) fn processes() -> Vec<u32> {
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
-    log: PathBuf,
     paused: AtomicBool,
-    keeper: Mutex<Keeper>,
+    runs: Runs,
+}
+
+#[derive(Debug)]
+enum Runs {
+    Java {
+        log: PathBuf,
+        keeper: Mutex<Keeper>,
+    },
+    Memory {
+        server: ZooKeeper,
+        /// What it had counted at the last reset.
+        counted: Mutex<BTreeMap<String, String>>,
+    },
 }
 
 impl Server {
@@ -125,6 +156,10 @@ impl Server {
     /// Stops the process (`SIGSTOP`): the kernel still accepts TCP connections, but nothing is
     /// answered.
     pub(crate) fn pause(&self) {
+        if let Some(server) = self.in_memory() {
+            self.paused.store(true, Ordering::SeqCst);
+            return server.pause().expect("it pauses");
+        }
         let mut keeper = self.keeper();
         keeper.signal("STOP").unwrap_or_else(|error| panic!("{error}"));
         self.paused.store(true, Ordering::SeqCst);
@@ -133,12 +168,20 @@ impl Server {
 
     /// Lets a paused server go on (`SIGCONT`).
     pub(crate) fn resume(&self) {
+        if let Some(server) = self.in_memory() {
+            self.paused.store(false, Ordering::SeqCst);
+            return server.resume().expect("it goes on");
+        }
         self.keeper().signal("CONT").unwrap_or_else(|error| panic!("{error}"));
         self.paused.store(false, Ordering::SeqCst);
     }
 
     /// Kills the server (`SIGKILL`), and returns when it is gone. Its data stays.
     pub(crate) fn kill(&self) {
+        if let Some(server) = self.in_memory() {
+            self.paused.store(true, Ordering::SeqCst);
+            return server.stop().expect("it stops");
+        }
         let mut keeper = self.keeper();
         keeper.kill().unwrap_or_else(|error| panic!("{error}"));
         self.paused.store(false, Ordering::SeqCst);
@@ -164,16 +207,23 @@ impl Server {
 
     /// The folder of its snapshots and logs.
     pub(crate) fn data(&self) -> PathBuf {
-        self.log.with_file_name("data").join("version-2")
+        self.log().with_file_name("data").join("version-2")
     }
 
     /// Starts a killed server without waiting for it.
     pub(crate) fn launch(&self) {
+        if let Some(server) = self.in_memory() {
+            self.paused.store(false, Ordering::SeqCst);
+            return server.start_again().expect("it starts again");
+        }
         launch(&mut self.keeper()).unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Waits until the server serves clients.
     pub(crate) fn wait_ready(&self) -> io::Result<()> {
+        if self.in_memory().is_some() {
+            return Ok(());
+        }
         let limit = Instant::now() + READY_LIMIT;
         loop {
             let mode = self.mode();
@@ -192,7 +242,8 @@ impl Server {
 
     /// Whether the process is neither killed nor paused.
     pub(crate) fn is_running(&self) -> bool {
-        self.keeper().pid().is_some() && !self.paused.load(Ordering::SeqCst)
+        (self.in_memory().is_some() || self.keeper().pid().is_some())
+            && !self.paused.load(Ordering::SeqCst)
     }
 
     /// Its process, unless it was killed.
@@ -226,11 +277,21 @@ impl Server {
         let all = self.mntr();
         let text = all.get(name).unwrap_or_else(|| panic!("mntr does not know {name}"));
         // Some are printed as floating point.
-        text.parse::<f64>().unwrap_or_else(|_| panic!("{name} is {text:?}")) as u64
+        let number = |text: &str| {
+            text.parse::<f64>().unwrap_or_else(|_| panic!("{name} is {text:?}")) as u64
+        };
+        let Runs::Memory { counted, .. } = &self.runs else { return number(text) };
+        let counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only what counts events begins anew with a reset.
+        let before = counted.get(name).filter(|_| name.starts_with("zk_packets"));
+        number(text) - before.map_or(0, |before| number(before))
     }
 
     /// How many sessions the server has. Its statistics do not say that before 3.6.
     pub(crate) fn sessions(&self) -> u64 {
+        if let Some(server) = self.in_memory() {
+            return server.sessions().expect("its sessions").len() as u64;
+        }
         let dump = self.four_letter("dump").expect("dump is answered");
         let sessions = dump.split("ephemeral nodes dump").next().unwrap_or_default();
         let ids: BTreeSet<&str> =
@@ -240,11 +301,32 @@ impl Server {
 
     /// Sets the request statistics of the server to zero (`srst`).
     pub(crate) fn stat_reset(&self) {
+        if let Runs::Memory { counted, .. } = &self.runs {
+            *counted.lock().unwrap_or_else(PoisonError::into_inner) = self.mntr();
+            return;
+        }
         self.four_letter("srst").expect("srst is answered");
     }
 
+    fn in_memory(&self) -> Option<&ZooKeeper> {
+        match &self.runs {
+            Runs::Memory { server, .. } => Some(server),
+            Runs::Java { .. } => None,
+        }
+    }
+
     fn keeper(&self) -> MutexGuard<'_, Keeper> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+        match &self.runs {
+            Runs::Java { keeper, .. } => keeper.lock().unwrap_or_else(PoisonError::into_inner),
+            Runs::Memory { .. } => skip_without("process of its own"),
+        }
+    }
+
+    fn log(&self) -> &Path {
+        match &self.runs {
+            Runs::Java { log, .. } => log,
+            Runs::Memory { .. } => skip_without("files"),
+        }
     }
 
     fn failure(&self, what: &str) -> io::Error {
@@ -256,7 +338,7 @@ impl Server {
     }
 
     fn log_tail(&self) -> String {
-        child::tail(&fs::read(&self.log).unwrap_or_default())
+        child::tail(&fs::read(self.log()).unwrap_or_default())
     }
 }
 
@@ -381,6 +463,9 @@ impl Builder {
 
     /// Starts the server without waiting for it.
     pub(crate) fn launch(&self) -> io::Result<Server> {
+        if is_in_memory() {
+            return self.in_memory();
+        }
         let installation = match &self.jars {
             Some(directory) => Installation::at(directory)?,
             None => Installation::find()?,
@@ -416,7 +501,37 @@ impl Builder {
             let secure = SocketAddr::from((self.place.address, port));
             SECURE.lock().unwrap_or_else(PoisonError::into_inner).insert(address, secure);
         }
-        Ok(Server { address, log, paused: AtomicBool::new(false), keeper: Mutex::new(keeper) })
+        let runs = Runs::Java { log, keeper: Mutex::new(keeper) };
+        Ok(Server { address, paused: AtomicBool::new(false), runs })
+    }
+
+    /// The same in memory, if that is possible.
+    fn in_memory(&self) -> io::Result<Server> {
+        if let Some(setting) = self.extra.first() {
+            skip_without(setting);
+        }
+        if self.member.is_some() || self.jars.is_some() || !self.place.command.is_empty() {
+            skip_without("ensemble, other versions and other places");
+        }
+        let milliseconds = |count: u32| Duration::from_millis(count.into());
+        let mut builder = ZooKeeper::builder()
+            .in_memory()
+            .tick_time(milliseconds(self.tick))
+            .session_timeouts(milliseconds(self.min_session), milliseconds(self.max_session));
+        for property in &self.properties {
+            let interval = property.strip_prefix("znode.container.checkIntervalMs=");
+            match interval.and_then(|interval| interval.parse().ok()) {
+                Some(interval) => builder = builder.check_interval(milliseconds(interval)),
+                None => skip_without(property),
+            }
+        }
+        for (path, next) in &self.sequences {
+            builder = builder.sequence(path, *next);
+        }
+        let server = builder.start().map_err(io::Error::other)?;
+        let address = server.hosts().parse().map_err(io::Error::other)?;
+        let runs = Runs::Memory { server, counted: Mutex::default() };
+        Ok(Server { address, paused: AtomicBool::new(false), runs })
     }
 
     fn config(&self, data: &Path, port: u16) -> String {
