@@ -340,6 +340,8 @@ fn s40_a_delete_during_an_outage_happens_after_it() {
     let guard = lock.lock().unwrap();
     // The session is the same, so the delete was repeated.
     assert_eq!(rig.zk.session_id(), session);
+    // A call knows which nodes of its own session are about to go, and need not wait for that.
+    eventually(LONG, "the delete", || rig.site.children("a").len() == 1);
     rig.assert_adopted("a", &guard, "after the outage");
     drop((guard, lock));
     rig.finish();

@@ -10,7 +10,9 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::{QUIET, got_nothing, kind, last, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    QUIET, eventually, got_nothing, kind, last, skip_without_server, skip_without_zookeeper,
+};
 
 fn count_of(proxy: &Proxy, operation: i32, part: &str) -> usize {
     let is_meant = |path: &Option<String>| path.as_ref().is_some_and(|path| path.contains(part));
@@ -77,6 +79,8 @@ fn s79_four_consumers_are_given_each_item_once() {
         for number in 0..ITEMS {
             queue.offer(number.to_string()).unwrap();
         }
+        // Consumers that compete take the first ones in any order.
+        eventually(SOON, "all items", || taken.lock().unwrap().len() >= ITEMS);
         for _ in 0..4 {
             queue.offer("end").unwrap();
         }
