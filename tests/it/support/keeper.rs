@@ -113,8 +113,9 @@ impl Keeper {
         let mut state = self.shared.lock();
         for [client, server] in state.live.values() {
             let close = [&1_i32.to_be_bytes()[..], &opcode::CLOSE_SESSION.to_be_bytes()].concat();
-            let _ = write_frame(&mut &*server, &close);
+            // First, or the client could see the answer to a request that it has not made.
             let _ = write_frame(&mut &*client, &header(0, EXPIRED));
+            let _ = write_frame(&mut &*server, &close);
         }
         state.cut();
     }
