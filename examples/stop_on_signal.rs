@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || signals.forever().for_each(|_| on_signal.cancel()));
 
-    match run(&hosts, &stop) {
+    match run(hosts, &stop) {
         // A signal ended a wait: nothing is held.
         Err(error) if error.kind() == ErrorKind::Cancelled => println!("stopped while waiting"),
         ended => ended?,

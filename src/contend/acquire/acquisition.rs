@@ -207,10 +207,12 @@ impl Listing {
     ///   node are in front of us as before. Our own node was made later, so its token is greater.
     /// - Searches by guid, for nodes to adopt, to delete or to sweep, use the whole list.
     fn judged(&self, own: &str) -> Names {
-        if self.leaving.is_empty() {
+        let goes = |name: &str| name != own && self.leaving.iter().any(|left| left == name);
+        // Most often the delete came before the list.
+        if !self.children.iter().any(goes) {
             return self.children.clone();
         }
-        let stays = |name: &&str| *name == own || self.leaving.iter().all(|left| left != name);
+        let stays = |name: &&str| !goes(name);
         self.children.iter().filter(stays).collect()
     }
 }

@@ -42,8 +42,10 @@ pub(crate) fn is_request(data: &[u8]) -> bool {
 }
 
 /// This text as the first line, and no facts yet.
-pub(crate) fn with_facts(first_line: &str) -> Vec<u8> {
-    format!("{first_line}\n{VERSION}").into_bytes()
+pub(crate) fn with_facts(mut first_line: Vec<u8>) -> Vec<u8> {
+    first_line.push(b'\n');
+    first_line.extend_from_slice(VERSION.as_bytes());
+    first_line
 }
 
 /// The facts; `None` if the data tell none.
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn facts_are_on_the_second_line_and_the_others_stay_as_they_are() {
-        let data = with_facts("host=a pid=1 program=b thread=c");
+        let data = with_facts(b"host=a pid=1 program=b thread=c".to_vec());
         assert_eq!(facts(&data), Some(Facts::default()));
         let seconds = |held_for| {
             Some(Facts { held_for: Some(Duration::from_secs(held_for)), ..Facts::default() })
@@ -182,7 +184,7 @@ mod tests {
     fn a_waiter_names_the_nodes_it_waits_under_whatever_their_names() {
         let nodes: Vec<String> =
             ["/a b/x,y", "/100%/%20", "/a=b"].map(str::to_owned).into_iter().collect();
-        let data = with_facts("host=a");
+        let data = with_facts(b"host=a".to_vec());
         let waits = with_wait(&data, true, &nodes).unwrap();
         let all = facts(&waits).unwrap();
         assert_eq!((all.is_limited, &all.under), (true, &nodes));

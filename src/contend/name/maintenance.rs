@@ -127,7 +127,7 @@ pub(crate) fn is_held(data: &[u8]) -> bool {
 
 /// The data of a hold that is asked for.
 pub(crate) fn asked_for(reason: &str, made_by: &str) -> Vec<u8> {
-    let mut data = with_facts(&format!("{REASON}{reason}"));
+    let mut data = with_facts(format!("{REASON}{reason}").into_bytes());
     data.extend(format!("\n{MADE_BY}{made_by}").into_bytes());
     let ends = MaintenanceEnd::After(ASKED_FOR_ENDS_AFTER);
     with_each(data, [(STATE, ASKED_FOR.to_owned()), (ENDS, ends.to_string())])

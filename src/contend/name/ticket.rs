@@ -120,26 +120,38 @@ impl Form {
     /// The name to create a contender with, to which the server adds the number. The guid identifies
     /// one attempt's node, to find it after an answer was lost (CURATOR-45).
     pub(crate) fn prefix(&self, guid: Uuid) -> String {
-        let front = self.naming.front(guid);
-        match self.patience {
-            Some(patience) => format!("{front}{PATIENCE}{patience}{}", self.marker()),
-            None => format!("{front}{}", self.marker()),
+        let mut prefix = self.naming.front(guid);
+        if let Some(patience) = self.patience {
+            prefix.push_str(PATIENCE);
+            prefix.push_str(&patience.to_string());
         }
+        prefix.push_str(&self.marker());
+        prefix
     }
 
     /// The same for a maintenance hold, whose name says so: all clients take it for a contender.
     pub(crate) fn maintenance_prefix(&self, guid: Uuid) -> String {
-        format!("{}{MAINTENANCE}{}", self.naming.front(guid), self.marker())
+        let mut prefix = self.naming.front(guid);
+        prefix.push_str(MAINTENANCE);
+        prefix.push_str(&self.marker());
+        prefix
     }
 }
 
 impl NodeNaming {
     /// Begins the names of all contenders with this guid.
     pub(crate) fn front(self, guid: Uuid) -> String {
+        let mut buffer = [0; Hyphenated::LENGTH];
+        // With room for what follows in most names.
+        let mut front = String::with_capacity(64);
         match self {
-            NodeNaming::Curator => format!("{PROTECTED}{guid}"),
-            NodeNaming::Kazoo => guid.simple().to_string(),
+            NodeNaming::Curator => {
+                front.push_str(PROTECTED);
+                front.push_str(guid.hyphenated().encode_lower(&mut buffer));
+            }
+            NodeNaming::Kazoo => front.push_str(guid.simple().encode_lower(&mut buffer)),
         }
+        front
     }
 }
 

@@ -43,6 +43,8 @@ use wire_format::{Piece, Splitter, add_request, check_reply, has_failed_with, re
 /// How many requests may wait for their answers; more are refused with [`code::THROTTLED`]. A server
 /// that answers nothing is given up before long, but until then must not fill the memory.
 const MOST_OUTSTANDING: usize = 1 << 16;
+/// For how much to tell there is memory at all times.
+const MOST_KEPT: usize = 32;
 /// How many bytes may wait for the server to read them.
 const MOST_UNSENT: usize = 64 << 20;
 
@@ -195,6 +197,13 @@ impl LinkCore {
     /// Takes all that is to be told.
     pub(crate) fn take_all(&mut self) -> VecDeque<ToTell> {
         std::mem::take(&mut self.to_tell)
+    }
+
+    /// Gets back what was taken, once it was told, to need no new memory for what comes next.
+    pub(crate) fn use_again(&mut self, told: VecDeque<ToTell>) {
+        if self.to_tell.capacity() == 0 && told.capacity() <= MOST_KEPT {
+            self.to_tell = told;
+        }
     }
 
     /// Takes the answers and events that are to be told before the next notice.

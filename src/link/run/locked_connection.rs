@@ -107,13 +107,14 @@ impl LinkShared {
         }
         loop {
             let core = &mut connection.core;
-            let all = if on_notice.is_some() { core.take_all() } else { core.take_until_notice() };
+            let mut all =
+                if on_notice.is_some() { core.take_all() } else { core.take_until_notice() };
             if all.is_empty() {
                 break;
             }
             MutexGuard::unlocked(connection, || {
                 let mut after = Vec::new();
-                for one in all {
+                for one in all.drain(..) {
                     survive(|| match one {
                         ToTell::Notice(notice) => {
                             on_notice.iter_mut().for_each(|on_notice| on_notice(notice));
@@ -124,6 +125,7 @@ impl LinkShared {
                 }
                 after.iter().for_each(|call| survive(|| call()));
             });
+            connection.core.use_again(all);
             if on_notice.is_none() {
                 break;
             }

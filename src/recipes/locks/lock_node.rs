@@ -2,6 +2,7 @@
 //! observe contenders.
 
 use std::fmt;
+use std::io::Write;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -104,7 +105,7 @@ impl LockNode {
     pub(crate) fn data(&self) -> Vec<u8> {
         let data = match (&self.data, self.naming) {
             (Some(data), _) => data.clone(),
-            (None, NodeNaming::Curator) if self.tells_facts => with_facts(&whose()),
+            (None, NodeNaming::Curator) if self.tells_facts => with_facts(default_data()),
             (None, _) => default_data(),
         };
         let told = self.patience.and_then(|patience| with_patience(&data, patience));
@@ -192,7 +193,10 @@ impl LockNode {
     pub(crate) fn contention<'a>(&'a self, node: &'a str, form: Form) -> Contention<'a> {
         let NodeConfig { client, acl, .. } = &self.node;
         let (data, noun) = (self.data(), self.noun);
-        let tells_facts = self.tells_facts && facts(&data).is_some();
+        // The default data are made so that they can.
+        let tells_facts = self.tells_facts
+            && (self.data.is_none() && self.naming == NodeNaming::Curator
+                || facts(&data).is_some());
         let (must_exist, hold_at_most) = (self.must_exist, self.hold_at_most);
         let asks_worse_than = self.patience.filter(|_| self.asks_worse);
         Contention {
@@ -429,10 +433,6 @@ fn check_is_no_room(node: &str) -> Result<()> {
 
 /// Host, process, program and thread, so that people who look at the node see whose it is.
 pub(crate) fn default_data() -> Vec<u8> {
-    whose().into_bytes()
-}
-
-fn whose() -> String {
     static HOST: LazyLock<String> =
         LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let thread = std::thread::current();
@@ -443,7 +443,11 @@ fn whose() -> String {
     });
     // Read each time: a forked process has another id.
     let process = std::process::id();
-    format!("host={} pid={process} program={} thread={thread}", *HOST, *PROGRAM)
+    // With room for some facts.
+    let mut data = Vec::with_capacity(64 + HOST.len() + PROGRAM.len() + thread.len());
+    // Writing to memory cannot fail.
+    let _ = write!(data, "host={} pid={process} program={} thread={thread}", *HOST, *PROGRAM);
+    data
 }
 
 impl fmt::Debug for LockNode {

@@ -364,6 +364,12 @@ impl ClientCore {
     ) -> Result<Option<Arc<Session>>> {
         self.check_process()?;
         self.retry();
+        // Most often there is one, and nothing is waited for.
+        let slot = self.slot.lock();
+        if let Some(session) = slot.live().filter(|_| !slot.closed) {
+            return Ok(Some(session));
+        }
+        drop(slot);
         let _subscription = self.changed.subscribe(waiter.bell());
         let mut seen = None;
         loop {

@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 /// Names, in no order, which are not copied when this is cloned.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct Names(Arc<NameText>);
+
+#[derive(Default, PartialEq, Eq)]
+struct NameText {
     /// All names, one behind the other.
-    text: Arc<String>,
+    text: String,
     /// Where each ends.
-    ends: Arc<Vec<usize>>,
+    ends: Vec<usize>,
 }
 
 impl Names {
@@ -27,15 +30,15 @@ impl Names {
             text.push_str(name?.as_ref());
             ends.push(text.len());
         }
-        Ok(Names { text: Arc::new(text), ends: Arc::new(ends) })
+        Ok(Names(Arc::new(NameText { text, ends })))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.0.ends.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.0.ends.is_empty()
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
@@ -49,8 +52,9 @@ impl Names {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &str> + Clone {
-        let starts = once(&0).chain(self.ends.iter());
-        starts.zip(self.ends.iter()).map(|(start, end)| &self.text[*start..*end])
+        let NameText { text, ends } = &*self.0;
+        let starts = once(&0).chain(ends.iter());
+        starts.zip(ends.iter()).map(|(start, end)| &text[*start..*end])
     }
 }
 
