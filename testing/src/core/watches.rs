@@ -107,6 +107,16 @@ impl Watches {
         is_told && (!hides_events || trigger.is_readable(who))
     }
 
+    /// Whether there is such a watch of a path.
+    pub fn has(&self, path: &str, which: Watched) -> bool {
+        let has = |table: &Table| table.0.contains_key(path);
+        match which {
+            Watched::Node => has(&self.nodes),
+            Watched::Children => has(&self.children),
+            Watched::Any => has(&self.nodes) || has(&self.children),
+        }
+    }
+
     /// Removes watches of a path, or only looks for them.
     pub(super) fn remove(
         &mut self,
@@ -114,15 +124,13 @@ impl Watches {
         which: Watched,
         only_look: bool,
     ) -> Result<(), Error> {
-        let has = |table: &mut Table| match only_look {
-            true => table.0.contains_key(path),
-            false => table.0.remove(path).is_some(),
-        };
-        let is_there = match which {
-            Watched::Node => has(&mut self.nodes),
-            Watched::Children => has(&mut self.children),
-            Watched::Any => has(&mut self.nodes) | has(&mut self.children),
-        };
+        let is_there = self.has(path, which);
+        if !only_look && which != Watched::Children {
+            self.nodes.0.remove(path);
+        }
+        if !only_look && which != Watched::Node {
+            self.children.0.remove(path);
+        }
         if is_there { Ok(()) } else { Err(Error::NoWatcher) }
     }
 

@@ -544,6 +544,7 @@ impl Engine {
             self.end(id);
             return Ok(());
         };
+        let is_watched = self.is_watched(&request);
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let (mut watches, who) =
             (std::mem::take(&mut connection.watches), std::mem::take(&mut connection.who));
@@ -569,6 +570,7 @@ impl Engine {
             return Ok(());
         }
         match reply {
+            Err(Error::NoWatcher) if is_watched => self.answer(id, xid, zxid, 0, |_| ()),
             Ok(reply) => {
                 let has_data = has_data(&request, &self.without_data);
                 let answered = Answered { op, said: &said, request: &request, has_data };
@@ -577,6 +579,16 @@ impl Engine {
             Err(error) => self.answer(id, xid, zxid, error.code(), |_| ()),
         }
         Ok(())
+    }
+
+    /// Whether a request only looks for a watch that any client has: servers do not ask whose it is.
+    fn is_watched(&self, request: &Request) -> bool {
+        match request {
+            Request::RemoveWatches { path, which, only_check: true } => {
+                self.connections.values().any(|one| one.watches.has(path, *which))
+            }
+            _ => false,
+        }
     }
 
     /// Answers what the core knows nothing of, and what changes nothing.

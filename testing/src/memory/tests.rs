@@ -514,6 +514,17 @@ fn a_newer_watch_takes_the_place_of_an_older_one() {
 }
 
 #[test]
+fn who_only_looks_for_a_watch_sees_those_of_others_too() {
+    let mut rig = Rig::new();
+    let (one, other) = (rig.join(), rig.join());
+    assert_eq!(rig.at(one, op::CHECK_WATCHES, "/a", 2), -121);
+    rig.look(other, op::EXISTS, "/a", true);
+    assert_eq!(rig.at(one, op::CHECK_WATCHES, "/a", 2), 0);
+    assert_eq!(rig.at(one, op::CHECK_WATCHES, "/a", 1), -121);
+    assert_eq!(rig.at(one, op::REMOVE_WATCHES, "/a", 2), -121);
+}
+
+#[test]
 fn a_watch_that_stays_can_be_removed_by_halves() {
     let mut rig = Rig::new();
     let (one, other) = (rig.join(), rig.join());
