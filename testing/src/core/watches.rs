@@ -66,6 +66,11 @@ impl Watches {
         self.nodes.0.len() + self.children.0.len()
     }
 
+    /// The paths of those on nodes.
+    pub fn of_nodes(&self) -> impl Iterator<Item = &String> {
+        self.nodes.0.keys()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -78,7 +78,9 @@ impl Look<'_> {
 
 /// Whether the node whose data is asked for has some, be it empty.
 pub(super) fn has_data(request: &Request, without_data: &BTreeSet<String>) -> bool {
-    !matches!(request, Request::GetData { path, .. } if without_data.contains(path))
+    let Request::GetData { path, .. } = request else { return true };
+    // The root has two paths.
+    !without_data.contains(if path.is_empty() { "/" } else { path })
 }
 
 pub(super) fn event(out: &mut Vec<u8>, event: Event, path: &str) {

@@ -210,10 +210,15 @@ impl Engine {
         }
     }
 
-    fn word(&self, id: ConnectionId, word: [u8; 4], now: Duration) -> Option<String> {
+    fn word(&mut self, id: ConnectionId, word: [u8; 4], now: Duration) -> Option<String> {
         // Only at the beginning.
         self.connections.get(&id)?.session.is_none().then_some(())?;
         words::is_known(word).then_some(())?;
+        // As a request and its answer are.
+        self.counts.received += 1;
+        if &word == words::RESET {
+            self.counts = Counts::default();
+        }
         let connections = self.connections.len();
         let facts = words::Facts {
             counts: &self.counts,
@@ -225,9 +230,22 @@ impl Engine {
             bytes: self.tree.bytes(),
             ephemerals: self.tree.ephemerals().len(),
             watches: self.connections.values().map(|one| one.watches.len()).sum(),
+            on_nodes: self.watches_on_nodes(),
             up: now,
         };
-        words::answer(word, &facts)
+        let answer = words::answer(word, &facts);
+        self.counts.sent += 1;
+        answer
+    }
+
+    /// How many watches on nodes there are, at how many paths, of how many connections.
+    fn watches_on_nodes(&self) -> [usize; 3] {
+        let of = |one: &'_ Connection| one.watches.of_nodes().count();
+        let all = self.connections.values().map(of);
+        let paths: BTreeSet<&String> =
+            self.connections.values().flat_map(|one| one.watches.of_nodes()).collect();
+        let connections = all.clone().filter(|count| *count > 0).count();
+        [all.sum(), paths.len(), connections]
     }
 
     fn end(&mut self, id: ConnectionId) {

@@ -236,6 +236,8 @@ fn no_data_is_not_empty_data() {
     assert!(!none(&mut rig, "/a"));
     rig.ask(one, op::CREATE, |out| create(out, "/s", None, &open(), 2));
     assert!(none(&mut rig, "/s0000000002"));
+    rig.set(one, "/", None);
+    assert!(none(&mut rig, "/") && none(&mut rig, ""));
 }
 
 #[test]
@@ -269,6 +271,28 @@ fn a_request_that_no_client_sends_closes_the_connection() {
     }
     let one = rig.join();
     assert_eq!(rig.at(one, op::DELETE_CONTAINER, "/", 0), -8);
+}
+
+#[test]
+fn words_tell_of_watches_and_reset_what_was_counted() {
+    let mut rig = Rig::new();
+    let (one, other) = (rig.join(), rig.join());
+    rig.look(one, op::EXISTS, "/a", true);
+    rig.look(other, op::EXISTS, "/a", true);
+    rig.at(other, op::ADD_WATCH, "/b", 0);
+    rig.look(other, op::GET_CHILDREN, "/", true);
+    let mut word = |word: &[u8]| {
+        rig.connections += 1;
+        rig.engine.connect(rig.connections);
+        rig.engine.input(rig.connections, word, NOW);
+        String::from_utf8(rig.engine.output(rig.connections).0.clone()).unwrap()
+    };
+    assert_eq!(word(b"wchs"), "2 connections watching 2 paths\nTotal watches:3\n");
+    assert_eq!(word(b"isro"), "rw");
+    assert_eq!(word(b"srst"), "Server stats reset.\n");
+    assert_eq!(word(b"crst"), "Connection stats reset.\n");
+    // The words count, too.
+    assert!(word(b"srvr").contains("Received: 2\nSent: 2\n"));
 }
 
 #[test]
