@@ -1,5 +1,7 @@
 //! Who may do what with a node.
 
+use std::net::Ipv4Addr;
+
 use super::Error;
 
 /// To read a node's data and list its children.
@@ -35,6 +37,7 @@ impl Acl {
     fn allows(&self, needed: i32, who: &[Identity]) -> bool {
         let is_meant = || match &*self.scheme {
             "world" => self.id == "anyone",
+            "ip" => who.iter().any(|one| one.scheme == "ip" && is_within(&one.id, &self.id)),
             _ => who.iter().any(|one| one.scheme == self.scheme && one.id == self.id),
         };
         self.permissions & needed != 0 && is_meant()
@@ -76,17 +79,32 @@ pub(super) fn resolved(acl: &[Acl], who: &[Identity]) -> Result<Vec<Acl>, Error>
                     add(Acl { permissions: entry.permissions, scheme, id });
                 }
             }
-            "digest" if entry.id.split(':').count() == 2 => add(entry.clone()),
-            "ip" if is_address(&entry.id) => add(entry.clone()),
+            "digest" if is_digest(&entry.id) => add(entry.clone()),
+            "ip" if network(&entry.id).is_some() => add(entry.clone()),
             _ => return Err(Error::InvalidAcl),
         }
     }
     if all.is_empty() { Err(Error::InvalidAcl) } else { Ok(all) }
 }
 
-fn is_address(id: &str) -> bool {
-    let (address, bits) = id.split_once('/').unwrap_or((id, "0"));
-    address.parse::<std::net::IpAddr>().is_ok() && bits.parse::<u8>().is_ok_and(|bits| bits <= 128)
+/// A name and a hash. Java does not count what is empty at the end.
+fn is_digest(id: &str) -> bool {
+    id.trim_end_matches(':').split(':').count() == 2
+}
+
+/// The address and how many of its bits count. Servers know none of IPv6.
+fn network(id: &str) -> Option<(u32, u32)> {
+    let (address, bits) = id.split_once('/').unwrap_or((id, "32"));
+    let bits = bits.parse().ok().filter(|bits| *bits <= u32::BITS)?;
+    Some((address.parse::<Ipv4Addr>().ok()?.to_bits(), bits))
+}
+
+fn is_within(address: &str, of: &str) -> bool {
+    let (Some((address, _)), Some((of, bits))) = (network(address), network(of)) else {
+        return false;
+    };
+    // All bits are shifted out if none of them counts.
+    (address ^ of).checked_shr(u32::BITS - bits).unwrap_or_default() == 0
 }
 
 #[cfg(test)]
@@ -102,13 +120,29 @@ mod tests {
         for one in [
             acl("world", "me"),
             acl("digest", "a"),
+            acl("digest", ":"),
+            acl("digest", "a:"),
             acl("ip", "x"),
+            acl("ip", "::1"),
+            acl("ip", "1.2.3.4/"),
+            acl("ip", "1.2.3.4/33"),
             acl("no", "x"),
             acl("auth", ""),
         ] {
             assert_eq!(resolved(&[one], &[]), Err(Error::InvalidAcl));
         }
         assert_eq!(resolved(&[], &[]), Err(Error::InvalidAcl));
+    }
+
+    #[test]
+    fn an_address_may_be_that_of_a_network() {
+        let me = [Identity { scheme: "ip".to_owned(), id: "127.0.0.1".to_owned() }];
+        for of in ["127.0.0.1", "127.0.0.1/32", "127.1.2.3/8", "0.0.0.0/0", "9.9.9.9/0"] {
+            assert!(allows(&resolved(&[acl("ip", of)], &[]).unwrap(), READ, &me), "{of}");
+        }
+        for of in ["127.0.0.2", "127.0.0.0/32", "10.0.0.0/8", "128.0.0.0/1"] {
+            assert!(!allows(&resolved(&[acl("ip", of)], &[]).unwrap(), READ, &me), "{of}");
+        }
     }
 
     #[test]

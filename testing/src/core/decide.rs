@@ -7,6 +7,9 @@ use super::{
     Tree, WRITE, WatchMode, Watches,
 };
 
+/// Servers have only so much room for a time to live.
+const LONGEST_TTL: i64 = (1 << 40) - 1;
+
 /// Who asks, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker<'a> {
@@ -71,6 +74,7 @@ fn change(
         Step::SetData { path, data, version } => set_data(tree, asker, path, data, *version),
         // Alone, it is no request of the protocol that servers answer.
         Step::Check { .. } if !in_transaction => Err(Error::Unimplemented),
+        Step::Check { path, .. } if !is_valid(path) => Err(Error::BadArguments),
         Step::Check { path, version } => {
             tree.may(path, READ, asker.who)?;
             check(*version, tree.stat(path).unwrap_or_default().version)?;
@@ -92,17 +96,14 @@ fn create(
     {
         return Err(Error::Unimplemented);
     }
-    if mode.ttl().is_some_and(|ttl| ttl <= 0) {
+    if mode.ttl().is_some_and(|ttl| !(1..=LONGEST_TTL).contains(&ttl)) {
         return Err(Error::BadArguments);
     }
-    // A sequential node may be named by its number alone.
-    let is_nameless = mode.is_sequential() && path.ends_with('/');
-    if !is_nameless && !is_valid(path) {
-        return Err(Error::BadArguments);
-    }
+    has_parent(path)?;
     let acl = resolved(acl, asker.who)?;
     let above = parent(path);
     tree.may(above, CREATE, asker.who)?;
+    // Only now is the whole path looked at: a sequential node may be named by its number alone.
     let path = if mode.is_sequential() {
         format!("{path}{:010}", tree.next(above))
     } else {
@@ -133,8 +134,15 @@ fn create(
     Ok((Some(change), Reply::Created(path, stat)))
 }
 
+/// Whether a path names a node below another one. Before servers look for that one, they ask no more of a
+/// path.
+fn has_parent(path: &str) -> Result<(), Error> {
+    if path.contains('/') && !path.contains('\0') { Ok(()) } else { Err(Error::BadArguments) }
+}
+
 fn delete(tree: &Tree, asker: &Asker<'_>, path: &str, version: i32) -> Result<Changed, Error> {
-    if !is_valid(path) || matches!(path, "/" | "/zookeeper" | "/zookeeper/quota") {
+    has_parent(path)?;
+    if matches!(path, "/" | "/zookeeper" | "/zookeeper/quota" | "/zookeeper/config") {
         return Err(Error::BadArguments);
     }
     let stat = tree.stat(path).ok_or(Error::NoNode);
@@ -178,6 +186,9 @@ fn set_acl(
     acl: &[Acl],
     version: i32,
 ) -> Result<(Change, Reply), Error> {
+    if !is_valid(path) {
+        return Err(Error::BadArguments);
+    }
     let acl = resolved(acl, asker.who)?;
     tree.may(path, ADMIN, asker.who)?;
     let mut stat = tree.stat(path).unwrap_or_default();
@@ -232,6 +243,7 @@ fn read(
 ) -> Result<Reply, Error> {
     let who = asker.who;
     match request {
+        Request::Exists { path, .. } if path.contains('\0') => Err(Error::BadArguments),
         Request::Exists { path, watch } => {
             let found = match tree.rules().hides_stat {
                 true => tree.may(path, READ, who),

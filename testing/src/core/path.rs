@@ -21,7 +21,10 @@ pub fn join(parent: &str, name: &str) -> String {
 /// Whether servers accept it: absolute, without empty names, `.`, `..`, a slash at the end and characters that the protocol
 /// forbids.
 pub(super) fn is_valid(path: &str) -> bool {
-    let forbidden = |c: char| matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{f000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
+    // Java sees a character above U+FFFF as two halves, which servers take for characters that mean nothing.
+    let is_control = |c| matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}');
+    let is_private_or_special = |c| matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..);
+    let forbidden = |c| is_control(c) || is_private_or_special(c);
     match path.strip_prefix('/') {
         None => false,
         Some("") => true,
@@ -48,10 +51,13 @@ mod tests {
 
     #[test]
     fn what_servers_refuse_is_not_valid() {
-        for path in ["/", "/a", "/a/b.c", "/a/...", "/ü"] {
+        for path in ["/", "/a", "/a/b.c", "/a/...", "/ü", "/a\u{d7ff}", "/a\u{f900}", "/a\u{ffef}"]
+        {
             assert!(is_valid(path), "{path:?}");
         }
         for path in ["", "a", "/a/", "//", "/a//b", "/.", "/a/../b", "/a\0", "/a\u{1}", "/a\u{7f}"]
+            .into_iter()
+            .chain(["/a\u{e000}", "/a\u{f8ff}", "/a\u{fffd}", "/a\u{1f600}"])
         {
             assert!(!is_valid(path), "{path:?}");
         }

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use super::acl::allows;
 use super::{ALL, Acl, Error, Identity, Mode, READ, Stat, path};
 
+/// Where servers tell of their ensemble.
+const CONFIG: &str = "/zookeeper/config";
+
 /// Where servers differ.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
@@ -39,8 +42,6 @@ struct Node {
     data: Vec<u8>,
     version: i32,
     aversion: i32,
-    /// How many children were made and deleted.
-    cversion: i32,
     acl: Arc<[Acl]>,
     children: BTreeSet<String>,
     /// How many children it has beside those: not 0 only in a [part](Tree::part) of a tree.
@@ -137,7 +138,6 @@ impl Node {
             data: Vec::new(),
             version: 0,
             aversion: 0,
-            cversion: 0,
             acl: Arc::new([Acl::world(ALL)]),
             children: BTreeSet::new(),
             unnamed: 0,
@@ -150,7 +150,7 @@ impl Node {
 
     /// The same, which knows only how many children it has.
     fn without_names(&self) -> Node {
-        let Node { czxid, mzxid, ctime, mtime, owner, version, aversion, cversion, .. } = *self;
+        let Node { czxid, mzxid, ctime, mtime, owner, version, aversion, .. } = *self;
         let Node { pzxid, next, is_container, ttl, unnamed, .. } = *self;
         let (data, acl) = (self.data.clone(), Arc::clone(&self.acl));
         let (children, unnamed) = (BTreeSet::new(), unnamed + self.children.len());
@@ -163,7 +163,6 @@ impl Node {
             data,
             version,
             aversion,
-            cversion,
             acl,
             children,
             unnamed,
@@ -179,17 +178,20 @@ impl Node {
     }
 
     fn stat(&self) -> Stat {
+        let count = self.children.len() + self.unnamed;
+        let num_children = i32::try_from(count).unwrap_or(i32::MAX);
         Stat {
             czxid: self.czxid,
             mzxid: self.mzxid,
             ctime: self.ctime,
             mtime: self.mtime,
             version: self.version,
-            cversion: self.cversion,
+            // How many were made, and how many of these are gone. Nobody has made the server's own nodes.
+            cversion: self.next.wrapping_mul(2).wrapping_sub(num_children),
             aversion: self.aversion,
             ephemeral_owner: self.owner,
             data_length: i32::try_from(self.data.len()).unwrap_or(i32::MAX),
-            num_children: i32::try_from(self.children.len() + self.unnamed).unwrap_or(i32::MAX),
+            num_children,
             pzxid: self.pzxid,
         }
     }
@@ -206,13 +208,11 @@ impl Tree {
     pub fn with_system_nodes(rules: Rules) -> Tree {
         let mut tree = Tree::new(rules);
         let readable: Arc<[Acl]> = Arc::new([Acl::world(READ)]);
-        for (path, acl) in [
-            ("/zookeeper", None),
-            ("/zookeeper/quota", None),
-            ("/zookeeper/config", Some(readable)),
-        ] {
+        for path in ["/zookeeper", "/zookeeper/quota", CONFIG] {
             let mut node = Node::new(0, 0);
-            node.acl = acl.unwrap_or(node.acl);
+            if path == CONFIG {
+                (node.acl, node.aversion) = (Arc::clone(&readable), -1);
+            }
             tree.nodes.insert(path.to_owned(), node);
             if let Some(parent) = tree.nodes.get_mut(path::parent(path)) {
                 parent.children.insert(path::last(path).to_owned());
@@ -228,7 +228,7 @@ impl Tree {
 
     /// Returns an error if there is no such node, or its ACL does not allow this to the client.
     pub(super) fn may(&self, path: &str, needed: i32, who: &[Identity]) -> Result<(), Error> {
-        let node = self.nodes.get(path).ok_or(Error::NoNode)?;
+        let node = self.node(path).ok_or(Error::NoNode)?;
         if allows(&node.acl, needed, who) { Ok(()) } else { Err(Error::NoAuth) }
     }
 
@@ -338,7 +338,6 @@ impl Tree {
         let parent = path::parent(path);
         self.nodes.get_mut(parent).map(|node| {
             change(node, path::last(path));
-            node.cversion = node.cversion.wrapping_add(1);
             node.pzxid = zxid;
             node.trigger(parent, Event::ChildrenChanged)
         })
@@ -346,29 +345,52 @@ impl Tree {
 
     // ----- reading
 
+    /// Servers know the root by the empty path, too.
+    fn node(&self, path: &str) -> Option<&Node> {
+        self.nodes.get(if path.is_empty() { "/" } else { path })
+    }
+
     /// The node's numbers.
     pub fn stat(&self, path: &str) -> Option<Stat> {
-        self.nodes.get(path).map(Node::stat)
+        self.node(path).map(Node::stat)
     }
 
     /// The node's data.
     pub fn data(&self, path: &str) -> Option<&[u8]> {
-        self.nodes.get(path).map(|node| &node.data[..])
+        self.node(path).map(|node| &node.data[..])
     }
 
     /// The node's ACL.
     pub fn acl(&self, path: &str) -> Option<&[Acl]> {
-        self.nodes.get(path).map(|node| &node.acl[..])
+        self.node(path).map(|node| &node.acl[..])
     }
 
     /// The names of the node's children.
     pub fn children(&self, path: &str) -> impl Iterator<Item = &String> {
-        self.nodes.get(path).into_iter().flat_map(|node| &node.children)
+        self.node(path).into_iter().flat_map(|node| &node.children)
     }
 
     /// Whether there is such a node.
     pub fn contains(&self, path: &str) -> bool {
-        self.nodes.contains_key(path)
+        self.node(path).is_some()
+    }
+
+    /// How many nodes are below the node, children and all.
+    pub fn count_below(&self, path: &str) -> usize {
+        match path {
+            "/" => self.nodes.len() - 1,
+            path => self
+                .nodes
+                .keys()
+                .filter(|one| one.strip_prefix(path).is_some_and(|rest| rest.starts_with('/')))
+                .count(),
+        }
+    }
+
+    /// The nodes of a session whose paths begin so.
+    pub fn owned_by(&self, session: i64, beginning: &str) -> Vec<String> {
+        let owned = self.owned.get(&session).into_iter().flatten();
+        owned.filter(|path| path.starts_with(beginning)).cloned().collect()
     }
 
     /// How many nodes there are.

@@ -1,24 +1,74 @@
 //! The watches of one connection.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::{Error, Event, Identity, Tree, Trigger, Watched, path};
 
 /// The watches that a server keeps for one connection.
+///
+/// As real servers do, it has one table for nodes and one for children, and at each path at most one watch
+/// in each: a newer one of another kind takes the place of an older one. Those that stay are in both.
 #[derive(Clone, Debug, Default)]
 pub struct Watches {
     /// On nodes, also on such as are not there.
-    nodes: BTreeSet<String>,
+    nodes: Table,
     /// On children.
-    children: BTreeSet<String>,
-    persistent: BTreeSet<String>,
-    recursive: BTreeSet<String>,
+    children: Table,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Table(BTreeMap<String, Kind>);
+
+/// How long a watch stays, and how far it sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It is gone once it has told of something.
+    Once,
+    Persistent,
+    /// It stays, and sees all below the node, too, but no children as such.
+    Recursive,
+}
+
+impl Table {
+    fn set(&mut self, path: &str, kind: Kind) {
+        self.0.insert(path.to_owned(), kind);
+    }
+
+    /// Whether the client is told; a watch that has told is gone, if it is of that kind.
+    fn fire(&mut self, path: &str, event: Event) -> bool {
+        let is_told = match self.0.get(path) {
+            Some(Kind::Once) => self.0.remove(path).is_some(),
+            Some(Kind::Persistent) => true,
+            Some(Kind::Recursive) | None => false,
+        };
+        is_told || event != Event::ChildrenChanged && self.has_recursive(path)
+    }
+
+    fn has_recursive(&self, mut path: &str) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        loop {
+            if self.0.get(path) == Some(&Kind::Recursive) {
+                return true;
+            }
+            if path == "/" {
+                return false;
+            }
+            path = path::parent(path);
+        }
+    }
 }
 
 impl Watches {
-    /// How many there are.
+    /// How many there are, as servers count them: one that stays counts twice.
     pub fn len(&self) -> usize {
-        self.nodes.len() + self.children.len() + self.persistent.len() + self.recursive.len()
+        self.nodes.0.len() + self.children.0.len()
+    }
+
+    /// The paths of those on nodes.
+    pub fn of_nodes(&self) -> impl Iterator<Item = &String> {
+        self.nodes.0.keys()
     }
 
     /// Whether there are none.
@@ -28,50 +78,47 @@ impl Watches {
 
     /// Watches a node, or the place where it could be.
     pub fn watch_node(&mut self, path: &str) {
-        self.nodes.insert(path.to_owned());
+        self.nodes.set(path, Kind::Once);
     }
 
     /// Watches a node's children.
     pub fn watch_children(&mut self, path: &str) {
-        self.children.insert(path.to_owned());
+        self.children.set(path, Kind::Once);
     }
 
     /// Watches a node and its children, until it is told to stop.
     pub fn watch_persistently(&mut self, path: &str) {
-        self.persistent.insert(path.to_owned());
+        self.stay(path, Kind::Persistent);
     }
 
     /// Watches a node and all below it, until it is told to stop.
     pub fn watch_recursively(&mut self, path: &str) {
-        self.recursive.insert(path.to_owned());
+        self.stay(path, Kind::Recursive);
+    }
+
+    fn stay(&mut self, path: &str, kind: Kind) {
+        self.nodes.set(path, kind);
+        self.children.set(path, kind);
     }
 
     /// Whether the client is told of this. A client with several watches that fire gets one event.
     pub fn fire(&mut self, trigger: &Trigger, who: &[Identity], hides_events: bool) -> bool {
-        let path = &trigger.path;
-        let fired = match trigger.event {
-            Event::Created | Event::DataChanged => self.nodes.remove(path),
-            Event::ChildrenChanged => self.children.remove(path),
-            Event::Deleted => self.nodes.remove(path) | self.children.remove(path),
+        let (path, event) = (&trigger.path, trigger.event);
+        let is_told = match event {
+            Event::Created | Event::DataChanged => self.nodes.fire(path, event),
+            Event::ChildrenChanged => self.children.fire(path, event),
+            Event::Deleted => self.nodes.fire(path, event) | self.children.fire(path, event),
         };
-        let is_told = fired
-            || self.persistent.contains(path)
-            || trigger.event != Event::ChildrenChanged && self.has_recursive(path);
         is_told && (!hides_events || trigger.is_readable(who))
     }
 
-    fn has_recursive(&self, mut path: &str) -> bool {
-        if self.recursive.is_empty() {
-            return false;
-        }
-        loop {
-            if self.recursive.contains(path) {
-                return true;
-            }
-            if path == "/" {
-                return false;
-            }
-            path = path::parent(path);
+    /// Whether there is such a watch of a path.
+    pub fn has(&self, path: &str, which: Watched) -> bool {
+        let has = |table: &Table| table.0.contains_key(path);
+        match which {
+            Watched::Node => has(&self.nodes),
+            Watched::Children => has(&self.children),
+            Watched::Any => has(&self.nodes) || has(&self.children),
         }
     }
 
@@ -82,20 +129,14 @@ impl Watches {
         which: Watched,
         only_look: bool,
     ) -> Result<(), Error> {
-        let mut sets: Vec<&mut BTreeSet<String>> = match which {
-            Watched::Node => vec![&mut self.nodes],
-            Watched::Children => vec![&mut self.children],
-            Watched::Any => {
-                vec![&mut self.nodes, &mut self.children, &mut self.persistent, &mut self.recursive]
-            }
-        };
-        let has = |set: &mut &mut BTreeSet<String>| {
-            if only_look { set.contains(path) } else { set.remove(path) }
-        };
-        match sets.iter_mut().filter_map(|set| has(set).then_some(())).count() {
-            0 => Err(Error::NoWatcher),
-            _ => Ok(()),
+        let is_there = self.has(path, which);
+        if !only_look && which != Watched::Children {
+            self.nodes.0.remove(path);
         }
+        if !only_look && which != Watched::Node {
+            self.children.0.remove(path);
+        }
+        if is_there { Ok(()) } else { Err(Error::NoWatcher) }
     }
 
     /// Sets the watches of a client that was out of touch after transaction `seen`; returns what it is told at once, as it
@@ -123,8 +164,8 @@ impl Watches {
                 Some(_) => self.watch_children(&path),
             }
         }
-        self.persistent.extend(persistent);
-        self.recursive.extend(recursive);
+        persistent.iter().for_each(|path| self.watch_persistently(path));
+        recursive.iter().for_each(|path| self.watch_recursively(path));
         missed
     }
 }

@@ -1,16 +1,17 @@
 //! The server without sockets and clocks: bytes of connections and the time in, bytes for connections out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use base64::Engine as _;
 use sha1::{Digest as _, Sha1};
 
-use super::wire::{Malformed, Reader, Write, op};
+use super::answers::{Answered, Look, event, has_data, write_reply};
+use super::wire::{Malformed, Reader, Said, Write, op};
 use super::words::{self, Counts};
 use crate::core::{
-    ALL, Acl, Asker, Change, Error, Event, Identity, Mode, Reply, Request, Rules, Transaction,
-    Tree, Trigger, Watches, decide,
+    ALL, Acl, Asker, Change, Error, Identity, Mode, Reply, Request, Rules, Step, Transaction, Tree,
+    Trigger, Watches, decide,
 };
 
 /// The largest request; a server closes the connection on larger ones.
@@ -49,6 +50,8 @@ pub(crate) type ConnectionId = u64;
 pub(crate) struct Engine {
     settings: Settings,
     tree: Tree,
+    /// The nodes that were given no data, which is not the same as empty data.
+    without_data: BTreeSet<String>,
     zxid: i64,
     /// When it was made, in milliseconds since 1970.
     since: i64,
@@ -101,6 +104,7 @@ struct Late {
     session: i64,
     who: Vec<Identity>,
     request: Request,
+    said: Vec<Said>,
 }
 
 /// A request with the number that it must be answered with.
@@ -135,6 +139,7 @@ impl Engine {
             next_check: settings.check_interval,
             settings,
             tree,
+            without_data: BTreeSet::new(),
             zxid,
             since,
             sessions: BTreeMap::new(),
@@ -210,23 +215,42 @@ impl Engine {
         }
     }
 
-    fn word(&self, id: ConnectionId, word: [u8; 4], now: Duration) -> Option<String> {
+    fn word(&mut self, id: ConnectionId, word: [u8; 4], now: Duration) -> Option<String> {
         // Only at the beginning.
         self.connections.get(&id)?.session.is_none().then_some(())?;
         words::is_known(word).then_some(())?;
+        // As a request and its answer are.
+        self.counts.received += 1;
+        if &word == words::RESET {
+            self.counts = Counts::default();
+        }
         let connections = self.connections.len();
         let facts = words::Facts {
             counts: &self.counts,
             connections,
             sessions: self.sessions.len(),
             zxid: self.zxid,
-            nodes: self.tree.len(),
+            // Servers count the root twice.
+            nodes: self.tree.len() + 1,
             bytes: self.tree.bytes(),
             ephemerals: self.tree.ephemerals().len(),
             watches: self.connections.values().map(|one| one.watches.len()).sum(),
+            on_nodes: self.watches_on_nodes(),
             up: now,
         };
-        words::answer(word, &facts)
+        let answer = words::answer(word, &facts);
+        self.counts.sent += 1;
+        answer
+    }
+
+    /// How many watches on nodes there are, at how many paths, of how many connections.
+    fn watches_on_nodes(&self) -> [usize; 3] {
+        let of = |one: &'_ Connection| one.watches.of_nodes().count();
+        let all = self.connections.values().map(of);
+        let paths: BTreeSet<&String> =
+            self.connections.values().flat_map(|one| one.watches.of_nodes()).collect();
+        let connections = all.clone().filter(|count| *count > 0).count();
+        [all.sum(), paths.len(), connections]
     }
 
     fn end(&mut self, id: ConnectionId) {
@@ -270,12 +294,16 @@ impl Engine {
     ) -> Result<(), Malformed> {
         let mut body = Reader(frame);
         let (_version, seen) = (body.int()?, body.long()?);
-        let (timeout, asked, password) = (body.int()?, body.long()?, body.bytes()?.to_vec());
+        let (timeout, asked) = (body.int()?, body.long()?);
+        let password = body.bytes()?.unwrap_or_default();
         let knows_read_only = !body.is_empty();
         // It has seen what this server has not: it has lost its data.
         if seen > self.zxid {
             self.end(id);
             return Ok(());
+        }
+        if asked != 0 {
+            self.end_connections_of(asked);
         }
         let (shortest, longest) = self.settings.timeouts;
         let timeout = Duration::from_millis(u64::try_from(timeout).unwrap_or(0));
@@ -284,7 +312,7 @@ impl Engine {
             0 => Some(self.open(timeout, now)),
             asked => {
                 let is_right =
-                    self.sessions.get(&asked).is_some_and(|one| one.password == password[..]);
+                    self.sessions.get(&asked).is_some_and(|one| one.password == *password);
                 is_right.then_some(asked)
             }
         };
@@ -344,13 +372,17 @@ impl Engine {
         let is_there = self.sessions.remove(&session).is_some();
         if is_there {
             self.commit(Change::CloseSession(session));
-            for connection in
-                self.connections.values_mut().filter(|one| one.session == Some(session))
-            {
-                connection.is_over = true;
-            }
+            self.end_connections_of(session);
         }
         is_there
+    }
+
+    /// A session has one connection: a server closes the former one as soon as a client asks for the session
+    /// again, even if that has the wrong password.
+    fn end_connections_of(&mut self, session: i64) {
+        for connection in self.connections.values_mut().filter(|one| one.session == Some(session)) {
+            connection.is_over = true;
+        }
     }
 
     /// Each session has its whole timeout again, as after a start.
@@ -370,9 +402,11 @@ impl Engine {
     /// Does what is due.
     pub(crate) fn tick(&mut self, now: Duration) {
         while let Some(at) = self.late.iter().position(|late| late.at <= now) {
-            let Some(Late { session, who, request, .. }) = self.late.remove(at) else { break };
+            let Some(Late { session, who, request, said, .. }) = self.late.remove(at) else {
+                break;
+            };
             if self.has_session(session) {
-                let _ = self.decide(session, &who, &mut Watches::default(), &request, now);
+                let _ = self.decide(session, &who, &mut Watches::default(), &request, &said, now);
             }
         }
         let over = self.sessions.iter().filter(|(_, session)| session.ends <= now);
@@ -420,6 +454,7 @@ impl Engine {
         who: &[Identity],
         watches: &mut Watches,
         request: &Request,
+        said: &[Said],
         now: Duration,
     ) -> (Result<Reply, Error>, i64) {
         let asker = Asker { session, who, zxid: self.zxid + 1, time: self.time(now) };
@@ -427,6 +462,9 @@ impl Engine {
         match decision.change {
             Some(change) => {
                 self.commit(change);
+                if let Ok(reply) = &decision.reply {
+                    self.note_data(request, said, reply);
+                }
             }
             // A refused change has a number, too.
             None if request.is_for_the_leader() && !matches!(request, Request::Sync { .. }) => {
@@ -437,6 +475,28 @@ impl Engine {
         (decision.reply, self.zxid)
     }
 
+    /// Notes which nodes have no data now.
+    fn note_data(&mut self, request: &Request, said: &[Said], reply: &Reply) {
+        let (steps, replies) = match (request, reply) {
+            (Request::One(step), reply) => {
+                (std::slice::from_ref(step), std::slice::from_ref(reply))
+            }
+            (Request::Multi(steps), Reply::Multi(Ok(replies))) => (&steps[..], &replies[..]),
+            _ => return,
+        };
+        for ((step, said), reply) in steps.iter().zip(said).zip(replies) {
+            let path = match (step, reply) {
+                (_, Reply::Created(path, _)) | (Step::SetData { path, .. }, _) => path,
+                _ => continue,
+            };
+            if said.has_data {
+                self.without_data.remove(path);
+            } else {
+                self.without_data.insert(path.clone());
+            }
+        }
+    }
+
     fn asked(
         &mut self,
         id: ConnectionId,
@@ -444,10 +504,11 @@ impl Engine {
         asked: Asked<'_>,
         now: Duration,
     ) -> Result<(), Malformed> {
-        let Asked { xid, op, mut body } = asked;
+        let Asked { xid, op, body } = asked;
         match op {
             op::PING => {
-                self.answer(id, xid, self.zxid, 0, |_| ());
+                // Whatever number it has.
+                self.answer(id, -2, self.zxid, 0, |_| ());
                 return Ok(());
             }
             op::AUTH => return self.auth(id, xid, body),
@@ -469,6 +530,21 @@ impl Engine {
             self.answer(id, xid, self.zxid, THROTTLED, |_| ());
             return Ok(());
         }
+        if self.carry_out(id, session, Asked { xid, op, body }, now).is_err() {
+            self.zxid += i64::from(op::is_write(op));
+            self.answer(id, xid, self.zxid, Error::Marshalling.code(), |_| ());
+        }
+        Ok(())
+    }
+
+    fn carry_out(
+        &mut self,
+        id: ConnectionId,
+        session: i64,
+        asked: Asked<'_>,
+        now: Duration,
+    ) -> Result<(), Malformed> {
+        let Asked { xid, op, mut body } = asked;
         if let op::SET_WATCHES | op::SET_WATCHES2 = op {
             let (restored, seen) = body.watches(op)?;
             let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
@@ -478,18 +554,26 @@ impl Engine {
             self.answer(id, xid, self.zxid, 0, |_| ());
             return Ok(());
         }
-        let steps = if op == op::MULTI { Reader(body.0).steps()? } else { Vec::new() };
-        let Some(request) = body.request(op)? else {
-            self.answer(id, xid, self.zxid, Error::Unimplemented.code(), |_| ());
+        if let op::MULTI_READ | op::EPHEMERALS | op::COUNT_BELOW | op::WHO_AM_I = op {
+            return self.look(id, session, Asked { xid, op, body });
+        }
+        if op == op::DELETE_CONTAINER {
+            self.zxid += 1;
+            self.answer(id, xid, self.zxid, Error::BadArguments.code(), |_| ());
+            return Ok(());
+        }
+        let Some((request, said)) = body.request(op)? else {
+            self.answer(id, xid, -1, Error::Unimplemented.code(), |_| ());
             self.end(id);
             return Ok(());
         };
+        let is_watched = self.is_watched(&request);
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let (mut watches, who) =
             (std::mem::take(&mut connection.watches), std::mem::take(&mut connection.who));
         if self.faults.takes_late() {
             let after = self.faults.delay.map_or(Duration::ZERO, |(_, after)| after);
-            self.late.push_back(Late { at: now + after, session, who, request });
+            self.late.push_back(Late { at: now + after, session, who, request, said });
             self.end(id);
             return Ok(());
         }
@@ -498,7 +582,7 @@ impl Engine {
             connection.watches = std::mem::take(&mut watches);
             connection.who.clone_from(&who);
         }
-        let (reply, zxid) = self.decide(session, &who, &mut watches, &request, now);
+        let (reply, zxid) = self.decide(session, &who, &mut watches, &request, &said, now);
         if let Some(connection) =
             self.connections.get_mut(&id).filter(|_| !request.is_for_the_leader())
         {
@@ -509,11 +593,42 @@ impl Engine {
             return Ok(());
         }
         match reply {
+            Err(Error::NoWatcher) if is_watched => self.answer(id, xid, zxid, 0, |_| ()),
             Ok(reply) => {
-                self.answer(id, xid, zxid, 0, |out| write_reply(out, op, &steps, &request, &reply))
+                let has_data = has_data(&request, &self.without_data);
+                let answered = Answered { op, said: &said, request: &request, has_data };
+                self.answer(id, xid, zxid, 0, |out| write_reply(out, answered, &reply));
             }
             Err(error) => self.answer(id, xid, zxid, error.code(), |_| ()),
         }
+        Ok(())
+    }
+
+    /// Whether a request only looks for a watch that any client has: servers do not ask whose it is.
+    fn is_watched(&self, request: &Request) -> bool {
+        match request {
+            Request::RemoveWatches { path, which, only_check: true } => {
+                self.connections.values().any(|one| one.watches.has(path, *which))
+            }
+            _ => false,
+        }
+    }
+
+    /// Answers what the core knows nothing of, and what changes nothing.
+    fn look(&mut self, id: ConnectionId, session: i64, asked: Asked<'_>) -> Result<(), Malformed> {
+        let Asked { xid, op, body } = asked;
+        let Some(connection) = self.connections.get(&id) else { return Ok(()) };
+        let look = Look {
+            tree: &self.tree,
+            without_data: &self.without_data,
+            session,
+            who: &connection.who,
+        };
+        let (error, answer) = match look.answer(op, body)? {
+            Ok(answer) => (0, answer),
+            Err(refused) => (refused.code(), Vec::new()),
+        };
+        self.answer(id, xid, self.zxid, error, |out| out.extend(&answer));
         Ok(())
     }
 
@@ -528,18 +643,21 @@ impl Engine {
     }
 
     fn auth(&mut self, id: ConnectionId, xid: i32, mut body: Reader<'_>) -> Result<(), Malformed> {
-        let (_type, scheme, said) = (body.int()?, body.string()?, body.bytes()?);
-        let name = said.split(|byte| *byte == b':').next().unwrap_or_default();
-        match &*scheme {
-            "digest" => {
+        let (_type, scheme) = (body.int()?, body.bytes()?.unwrap_or_default());
+        match (scheme, body.bytes()?) {
+            (b"digest", Some(said)) => {
+                let name = said.split(|byte| *byte == b':').next().unwrap_or_default();
                 let hash = base64::engine::general_purpose::STANDARD.encode(Sha1::digest(said));
                 let proved = format!("{}:{hash}", String::from_utf8_lossy(name));
-                if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.who.push(Identity { scheme, id: proved });
+                let proved = Identity { scheme: "digest".to_owned(), id: proved };
+                if let Some(connection) = self.connections.get_mut(&id)
+                    && !connection.who.contains(&proved)
+                {
+                    connection.who.push(proved);
                 }
                 self.answer(id, xid, 0, 0, |_| ());
             }
-            "ip" => self.answer(id, xid, 0, 0, |_| ()),
+            (b"ip", _) => self.answer(id, xid, 0, 0, |_| ()),
             _ => {
                 self.answer(id, xid, 0, Error::AuthFailed.code(), |_| ());
                 self.end(id);
@@ -597,90 +715,4 @@ pub(crate) fn password(session: i64) -> [u8; 16] {
         four.copy_from_slice(&((state >> 16) as u32).to_le_bytes());
     }
     password
-}
-
-fn event(out: &mut Vec<u8>, event: Event, path: &str) {
-    let number = match event {
-        Event::Created => 1,
-        Event::Deleted => 2,
-        Event::DataChanged => 3,
-        Event::ChildrenChanged => 4,
-    };
-    // The session is connected.
-    let state = 3;
-    out.frame(|out| {
-        out.int(-1);
-        out.long(-1);
-        out.int(0);
-        out.int(number);
-        out.int(state);
-        out.bytes(path.as_bytes());
-    });
-}
-
-fn write_reply(
-    out: &mut Vec<u8>,
-    op: i32,
-    steps: &[(i32, crate::core::Step)],
-    request: &Request,
-    reply: &Reply,
-) {
-    match reply {
-        Reply::Created(path, stat) => {
-            out.bytes(path.as_bytes());
-            if op != op::CREATE {
-                out.stat(stat);
-            }
-        }
-        // The answer to a sync is the path.
-        Reply::Done => {
-            if let Request::Sync { path } = request {
-                out.bytes(path.as_bytes());
-            }
-        }
-        Reply::Stat(stat) => out.stat(stat),
-        Reply::Data(data, stat) => {
-            out.bytes(data);
-            out.stat(stat);
-        }
-        Reply::Children(names, stat) => {
-            out.int(i32::try_from(names.len()).unwrap_or(i32::MAX));
-            names.iter().for_each(|name| out.bytes(name.as_bytes()));
-            if op == op::GET_CHILDREN2 {
-                out.stat(stat);
-            }
-        }
-        Reply::Acl(acl, stat) => {
-            out.acl(acl);
-            out.stat(stat);
-        }
-        Reply::Multi(done) => {
-            for (place, (op, _)) in steps.iter().enumerate() {
-                match done {
-                    Ok(done) => {
-                        header(out, *op, false, 0);
-                        if let Some(reply) = done.get(place) {
-                            write_reply(out, *op, &[], request, reply);
-                        }
-                    }
-                    Err((failed, error)) => {
-                        let error = match place.cmp(failed) {
-                            std::cmp::Ordering::Less => 0,
-                            std::cmp::Ordering::Equal => error.code(),
-                            std::cmp::Ordering::Greater => Error::RuntimeInconsistency.code(),
-                        };
-                        header(out, -1, false, error);
-                        out.int(error);
-                    }
-                }
-            }
-            header(out, -1, true, -1);
-        }
-    }
-}
-
-fn header(out: &mut Vec<u8>, op: i32, is_end: bool, error: i32) {
-    out.int(op);
-    out.bool(is_end);
-    out.int(error);
 }

@@ -1,7 +1,10 @@
 //! The server in memory: a thread, its sockets, and the engine that decides.
 
+mod answers;
 mod engine;
 mod server;
+#[cfg(test)]
+mod tests;
 mod wire;
 mod words;
 

@@ -21,12 +21,24 @@ pub(super) mod op {
     pub(crate) const CHECK_WATCHES: i32 = 17;
     pub(crate) const REMOVE_WATCHES: i32 = 18;
     pub(crate) const CREATE_CONTAINER: i32 = 19;
+    /// Of servers among themselves.
+    pub(crate) const DELETE_CONTAINER: i32 = 20;
     pub(crate) const CREATE_TTL: i32 = 21;
+    pub(crate) const MULTI_READ: i32 = 22;
     pub(crate) const AUTH: i32 = 100;
     pub(crate) const SET_WATCHES: i32 = 101;
+    pub(crate) const EPHEMERALS: i32 = 103;
+    pub(crate) const COUNT_BELOW: i32 = 104;
     pub(crate) const SET_WATCHES2: i32 = 105;
     pub(crate) const ADD_WATCH: i32 = 106;
+    pub(crate) const WHO_AM_I: i32 = 107;
     pub(crate) const CLOSE: i32 = -11;
+
+    /// Whether a request gets the number of a transaction, even if it is refused.
+    pub(crate) fn is_write(op: i32) -> bool {
+        matches!(op, CREATE | DELETE | SET_DATA | SET_ACL | CHECK | MULTI | CREATE2)
+            || matches!(op, CREATE_CONTAINER | DELETE_CONTAINER | CREATE_TTL)
+    }
 }
 
 /// The bytes are not what they should be.
@@ -62,16 +74,17 @@ impl<'a> Reader<'a> {
         Ok(i64::from_be_bytes(self.take(8)?.try_into().map_err(|_| Malformed)?))
     }
 
-    /// A length of -1 is none, and nothing.
-    pub(super) fn bytes(&mut self) -> Read<&'a [u8]> {
+    /// A length of -1 is none.
+    pub(super) fn bytes(&mut self) -> Read<Option<&'a [u8]>> {
         match self.int()? {
-            -1 => Ok(&[]),
-            length => self.take(usize::try_from(length).map_err(|_| Malformed)?),
+            -1 => Ok(None),
+            length => self.take(usize::try_from(length).map_err(|_| Malformed)?).map(Some),
         }
     }
 
     pub(super) fn string(&mut self) -> Read<String> {
-        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| Malformed)
+        // As Java does, which then refuses a path with the character that stands for what is no text.
+        Ok(String::from_utf8_lossy(self.bytes()?.ok_or(Malformed)?).into_owned())
     }
 
     fn list<T>(&mut self, mut item: impl FnMut(&mut Reader<'a>) -> Read<T>) -> Read<Vec<T>> {
@@ -80,17 +93,35 @@ impl<'a> Reader<'a> {
     }
 
     fn acl(&mut self) -> Read<Vec<Acl>> {
-        self.list(|one| {
-            Ok(Acl { permissions: one.int()?, scheme: one.string()?, id: one.string()? })
-        })
+        self.list(|one| Ok(Acl { permissions: one.int()?, scheme: one.text()?, id: one.text()? }))
+    }
+
+    /// A string, or nothing, which is refused as it would be if it were empty.
+    fn text(&mut self) -> Read<String> {
+        Ok(String::from_utf8_lossy(self.bytes()?.unwrap_or_default()).into_owned())
     }
 
     fn strings(&mut self) -> Read<Vec<String>> {
-        self.list(Reader::string)
+        match self.0 {
+            [0xff, 0xff, 0xff, 0xff, ..] => Err(Malformed),
+            _ => self.list(Reader::string),
+        }
     }
 
-    /// The request of that number; `Ok(None)` if this server does not know it.
-    pub(super) fn request(&mut self, op: i32) -> Read<Option<Request>> {
+    /// The request of that number, and what else was said of its steps; `Ok(None)` if this server does not know
+    /// it.
+    pub(super) fn request(&mut self, op: i32) -> Read<Option<(Request, Vec<Said>)>> {
+        let (steps, said) = match op {
+            op::MULTI => self.steps()?.into_iter().unzip(),
+            op => match self.step(op)? {
+                Some((step, said)) => return Ok(Some((Request::One(step), vec![said]))),
+                None => return Ok(self.read(op)?.map(|request| (request, Vec::new()))),
+            },
+        };
+        Ok(Some((Request::Multi(steps), said)))
+    }
+
+    fn read(&mut self, op: i32) -> Read<Option<Request>> {
         Ok(Some(match op {
             op::EXISTS => Request::Exists { path: self.string()?, watch: self.bool()? },
             op::GET_DATA => Request::GetData { path: self.string()?, watch: self.bool()? },
@@ -121,52 +152,66 @@ impl<'a> Reader<'a> {
                 };
                 Request::RemoveWatches { path, which, only_check: op == op::CHECK_WATCHES }
             }
-            op::MULTI => Request::Multi(self.steps()?.into_iter().map(|(_, step)| step).collect()),
-            op => match self.step(op)? {
-                Some(step) => Request::One(step),
-                None => return Ok(None),
-            },
+            _ => return Ok(None),
         }))
     }
 
-    /// The steps of a transaction, with their numbers.
-    pub(super) fn steps(&mut self) -> Read<Vec<(i32, Step)>> {
-        let mut steps = Vec::new();
+    fn steps(&mut self) -> Read<Vec<(Step, Said)>> {
+        self.parts(|one, op| {
+            let (step, said) = one.step(op)?.ok_or(Malformed)?;
+            let op = said.op_in_transaction(&step);
+            Ok((step, Said { op, ..said }))
+        })
+    }
+
+    /// The reads of a request that has several, with their numbers.
+    pub(super) fn reads(&mut self) -> Read<Vec<(i32, Request)>> {
+        self.parts(|one, op| match op {
+            op::GET_DATA | op::GET_CHILDREN => Ok((op, one.read(op)?.ok_or(Malformed)?)),
+            _ => Err(Malformed),
+        })
+    }
+
+    /// What stands in a request with several parts: each with its number, up to one that says that it is the
+    /// last.
+    fn parts<T>(&mut self, mut part: impl FnMut(&mut Reader<'a>, i32) -> Read<T>) -> Read<Vec<T>> {
+        let mut parts = Vec::new();
         loop {
             let (op, is_end, _) = (self.int()?, self.bool()?, self.int()?);
             if is_end {
-                return Ok(steps);
+                return Ok(parts);
             }
-            steps.push((op, self.step(op)?.ok_or(Malformed)?));
+            parts.push(part(self, op)?);
         }
     }
 
-    fn step(&mut self, op: i32) -> Read<Option<Step>> {
-        Ok(Some(match op {
+    fn step(&mut self, op: i32) -> Read<Option<(Step, Said)>> {
+        let mut has_data = true;
+        let mut data = |data: Option<&[u8]>| {
+            has_data = data.is_some();
+            data.unwrap_or_default().to_vec()
+        };
+        let step = match op {
             op::CREATE | op::CREATE2 | op::CREATE_CONTAINER | op::CREATE_TTL => {
-                let (path, data, acl) = (self.string()?, self.bytes()?.to_vec(), self.acl()?);
+                let (mut path, data, acl) = (self.string()?, data(self.bytes()?), self.acl()?);
                 let flags = self.int()?;
                 let ttl = if op == op::CREATE_TTL { self.long()? } else { 0 };
-                let mode = match flags {
-                    0 => Mode::Persistent,
-                    1 => Mode::Ephemeral,
-                    2 => Mode::PersistentSequential,
-                    3 => Mode::EphemeralSequential,
-                    4 => Mode::Container,
-                    5 => Mode::Ttl(ttl),
-                    6 => Mode::SequentialTtl(ttl),
-                    _ => return Err(Malformed),
-                };
+                let mode = mode(op, flags, ttl).unwrap_or_else(|| {
+                    // It is refused as a path is that makes no sense.
+                    path.clear();
+                    Mode::Persistent
+                });
                 Step::Create { path, data, acl, mode }
             }
             op::DELETE => Step::Delete { path: self.string()?, version: self.int()? },
             op::SET_DATA => {
-                let (path, data) = (self.string()?, self.bytes()?.to_vec());
+                let (path, data) = (self.string()?, data(self.bytes()?));
                 Step::SetData { path, data, version: self.int()? }
             }
             op::CHECK => Step::Check { path: self.string()?, version: self.int()? },
             _ => return Ok(None),
-        }))
+        };
+        Ok(Some((step, Said { op, has_data })))
     }
 
     /// The watches to restore, and after which transaction.
@@ -185,12 +230,50 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What a step says that the decision on it does not depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) op: i32,
+    /// Whether there is data, be it empty.
+    pub(super) has_data: bool,
+}
+
+impl Said {
+    /// With which number a step is answered: by the kind of the node, not by how the client has asked for it.
+    fn op_in_transaction(self, step: &Step) -> i32 {
+        match step {
+            Step::Create {
+                mode: Mode::Container | Mode::Ttl(_) | Mode::SequentialTtl(_), ..
+            } => op::CREATE2,
+            Step::Create { .. } => op::CREATE,
+            _ => self.op,
+        }
+    }
+}
+
+/// What becomes of a node that is created with these flags; `None` if they make no sense.
+fn mode(op: i32, flags: i32, ttl: i64) -> Option<Mode> {
+    let mode = match flags {
+        0 => Mode::Persistent,
+        1 => Mode::Ephemeral,
+        2 => Mode::PersistentSequential,
+        3 => Mode::EphemeralSequential,
+        4 => Mode::Container,
+        5 => Mode::Ttl(ttl),
+        6 => Mode::SequentialTtl(ttl),
+        _ => return None,
+    };
+    let has_ttl = matches!(mode, Mode::Ttl(_) | Mode::SequentialTtl(_));
+    (has_ttl || op != op::CREATE_TTL).then_some(mode)
+}
+
 /// Appends to what is to be sent.
 pub(super) trait Write {
     fn bool(&mut self, value: bool);
     fn int(&mut self, value: i32);
     fn long(&mut self, value: i64);
     fn bytes(&mut self, value: &[u8]);
+    fn strings(&mut self, values: &[String]);
     fn stat(&mut self, stat: &Stat);
     fn acl(&mut self, acl: &[Acl]);
     /// Appends what `body` appends, with its length before it.
@@ -217,6 +300,11 @@ impl Write for Vec<u8> {
     fn bytes(&mut self, value: &[u8]) {
         self.int(length(value.len()));
         self.extend(value);
+    }
+
+    fn strings(&mut self, values: &[String]) {
+        self.int(length(values.len()));
+        values.iter().for_each(|value| self.bytes(value.as_bytes()));
     }
 
     fn stat(&mut self, stat: &Stat) {

@@ -6,6 +6,9 @@ use std::time::Duration;
 /// The version whose behaviour the server has.
 const VERSION: &str = "3.8.0-in-memory, built on 1970-01-01 00:00 UTC";
 
+/// The word that sets to zero what was counted.
+pub(super) const RESET: &[u8; 4] = b"srst";
+
 /// What was counted.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -23,12 +26,15 @@ pub(super) struct Facts<'a> {
     pub(super) bytes: usize,
     pub(super) ephemerals: usize,
     pub(super) watches: usize,
+    /// Of the watches on nodes: how many, at how many paths, of how many connections.
+    pub(super) on_nodes: [usize; 3],
     pub(super) up: Duration,
 }
 
 /// Whether this server knows the word.
 pub(super) fn is_known(word: [u8; 4]) -> bool {
-    matches!(&word, b"ruok" | b"srvr" | b"stat" | b"envi" | b"mntr")
+    matches!(&word, b"ruok" | b"srvr" | b"stat" | b"envi" | b"mntr" | b"isro" | b"wchs" | RESET)
+        || &word == b"crst"
 }
 
 /// The answer, if it is a word that this server knows.
@@ -41,8 +47,18 @@ pub(super) fn answer(word: [u8; 4], facts: &Facts<'_>) -> Option<String> {
             Some(format!("Environment:\nzookeeper.version={VERSION}\nhost.name=localhost\n"))
         }
         b"mntr" => Some(monitoring(facts)),
+        b"isro" => Some("rw".to_owned()),
+        b"wchs" => Some(watching(facts)),
+        RESET => Some("Server stats reset.\n".to_owned()),
+        // Of a connection, nothing is counted.
+        b"crst" => Some("Connection stats reset.\n".to_owned()),
         _ => None,
     }
+}
+
+fn watching(facts: &Facts<'_>) -> String {
+    let [watches, paths, connections] = facts.on_nodes;
+    format!("{connections} connections watching {paths} paths\nTotal watches:{watches}\n")
 }
 
 fn server(facts: &Facts<'_>) -> String {
