@@ -8,6 +8,7 @@
     dead_code,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stderr,
     reason = "shared by tests and examples: each uses a part, and panics if its server fails"
 )]
 
