@@ -105,11 +105,16 @@ impl LockNode {
     pub(crate) fn data(&self) -> Vec<u8> {
         let data = match (&self.data, self.naming) {
             (Some(data), _) => data.clone(),
-            (None, NodeNaming::Curator) if self.tells_facts => with_facts(default_data()),
-            (None, _) => default_data(),
+            (None, NodeNaming::Curator) if self.tells_facts => with_facts(self.default_data()),
+            (None, _) => self.default_data(),
         };
         let told = self.patience.and_then(|patience| with_patience(&data, patience));
         told.unwrap_or(data)
+    }
+
+    fn default_data(&self) -> Vec<u8> {
+        // No other process contends by this client.
+        data_of(self.client().core().process())
     }
 
     // ----- contending
@@ -433,6 +438,11 @@ fn check_is_no_room(node: &str) -> Result<()> {
 
 /// Host, process, program and thread, so that people who look at the node see whose it is.
 pub(crate) fn default_data() -> Vec<u8> {
+    // Read each time: a forked process has another id.
+    data_of(std::process::id())
+}
+
+fn data_of(process: u32) -> Vec<u8> {
     static HOST: LazyLock<String> =
         LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let thread = std::thread::current();
@@ -441,8 +451,6 @@ pub(crate) fn default_data() -> Vec<u8> {
         let path = std::env::args_os().next().unwrap_or_default();
         Path::new(&path).file_name().unwrap_or(&path).to_string_lossy().into_owned()
     });
-    // Read each time: a forked process has another id.
-    let process = std::process::id();
     // With room for some facts.
     let mut data = Vec::with_capacity(64 + HOST.len() + PROGRAM.len() + thread.len());
     // Writing to memory cannot fail.

@@ -322,6 +322,11 @@ impl ClientCore {
 
     /// # Errors
     ///
+    /// The process that connected.
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
     /// Fails with `Closed` in any process other than the one that connected.
     pub(crate) fn check_process(&self) -> Result<()> {
         if !self.is_elsewhere() {
@@ -702,10 +707,11 @@ impl Drop for Opening {
 }
 
 impl SessionSlot {
+    /// The session to ask, for a caller that knows that the process is not a forked one.
     fn live(&self) -> Option<Arc<Session>> {
         // No call starts in a session whose lease is over, even before the end was reported.
         let lives = |session: &&Arc<Session>| {
-            session.is_trusted() && session.status().now().ended.is_none()
+            session.is_trusted_here() && session.status().now().ended.is_none()
         };
         self.session.as_ref().filter(lives).cloned()
     }

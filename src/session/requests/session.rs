@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Verbs;
@@ -14,7 +15,7 @@ use crate::connection_notice::{End, Notice};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(test)]
 use crate::rt::Mutex;
-use crate::rt::{self, Deadline};
+use crate::rt::{self, AtomicU64, Deadline};
 use crate::session::connection::{Answer, Ensemble, Fault, Names, SessionRecords, Status, Watches};
 use crate::session::owned::OwnedNodes;
 use crate::session::wait::{Wait, Waiter};
@@ -32,6 +33,8 @@ pub(crate) struct Session {
 struct SharedParts {
     status: Arc<Status>,
     watches: Arc<Watches>,
+    /// The session's id, once it is known: it never changes.
+    id: AtomicU64,
     listings: SingleFlight<Answer<Option<Names>>>,
     lists: SingleFlight<Answer<Option<(Names, Stat)>>>,
     /// All paths of nodes that were ever about to be deleted, for checks in tests.
@@ -76,6 +79,7 @@ impl Session {
         let shared = Arc::new(SharedParts {
             status,
             watches,
+            id: AtomicU64::new(0),
             listings: SingleFlight::default(),
             lists: SingleFlight::default(),
             #[cfg(test)]
@@ -129,13 +133,24 @@ impl Session {
         }
     }
 
+    /// Whether its lease still runs, for a caller that knows that the process is not a forked one.
+    pub(crate) fn is_trusted_here(&self) -> bool {
+        self.verbs.trusted_here().is_ok()
+    }
+
     /// Whether its lease still runs.
     pub(crate) fn is_trusted(&self) -> bool {
         self.verbs.trusted().is_ok()
     }
 
     pub(crate) fn id(&self) -> i64 {
-        self.verbs.info().session
+        let known = self.shared.id.load(Ordering::Relaxed) as i64;
+        if known != 0 {
+            return known;
+        }
+        let id = self.verbs.info().session;
+        self.shared.id.store(id as u64, Ordering::Relaxed);
+        id
     }
 
     /// As [`Verbs::ask_names`], but callers may share the answer to one request, which was sent
