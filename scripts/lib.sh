@@ -87,11 +87,11 @@ check_rust_version() {
     say "cargo check --lib with Rust $version (${toolchain:-/usr/bin/rustc})"
     for features in "" --no-default-features --features=tls,sasl; do
         CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/rust-$version \
-            "${as_cargo[@]}" check --lib --locked ${features:+"$features"}
+            "${as_cargo[@]}" check --package zklock --lib --locked ${features:+"$features"}
     done
-    say "cargo check of the command and of zklock-metrics with Rust $version"
+    say "cargo check of the command, zklock-metrics and zklock-testing with Rust $version"
     CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/rust-$version \
-        "${as_cargo[@]}" check --package zklock-cli --bins --package zklock-metrics --lib --locked
+        "${as_cargo[@]}" check --package zklock-cli --bins --package zklock-metrics --package zklock-testing --lib --locked
 }
 
 # Whether Debian's compiler is installed in this version.

@@ -211,13 +211,14 @@ fn multi(leader: &Tree, asker: &Asker<'_>, steps: &[Step]) -> Decision {
     };
     for (place, step) in steps.iter().enumerate() {
         // A number makes another path.
-        if let Step::Create { path, mode, .. } = step
-            && mode.is_sequential()
-        {
-            let whole = format!("{path}{:010}", then.next(parent(path)));
-            if !is_gone(&changes, &whole) {
-                then.adopt(leader, &whole);
+        match step {
+            Step::Create { path, mode, .. } if mode.is_sequential() => {
+                let whole = format!("{path}{:010}", then.next(parent(path)));
+                if !is_gone(&changes, &whole) {
+                    then.adopt(leader, &whole);
+                }
             }
+            _ => {}
         }
         match change(&then, asker, step, true) {
             Ok((change, reply)) => {

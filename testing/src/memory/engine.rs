@@ -650,10 +650,10 @@ impl Engine {
                 let hash = base64::engine::general_purpose::STANDARD.encode(Sha1::digest(said));
                 let proved = format!("{}:{hash}", String::from_utf8_lossy(name));
                 let proved = Identity { scheme: "digest".to_owned(), id: proved };
-                if let Some(connection) = self.connections.get_mut(&id)
-                    && !connection.who.contains(&proved)
-                {
-                    connection.who.push(proved);
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    if !connection.who.contains(&proved) {
+                        connection.who.push(proved);
+                    }
                 }
                 self.answer(id, xid, 0, 0, |_| ());
             }
