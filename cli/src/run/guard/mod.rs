@@ -24,7 +24,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{self, Command};
 use std::time::Duration;
 
-use fork::{Fork, fork};
+use fork::Fork;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -483,6 +483,11 @@ impl Drop for Guard {
 /// The number of an error, which it has if it is the operating system's.
 fn number_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(Errno::EINVAL as i32)
+}
+
+/// Forks this process, which has one thread.
+fn fork() -> io::Result<Fork> {
+    fork::fork().map_err(|_| io::Error::last_os_error())
 }
 
 fn ending(status: Option<WaitIdStatus>) -> Ended {
