@@ -198,6 +198,12 @@ impl ZooKeeperBuilder {
         if self.named_image()?.is_some() {
             return Ok(Kind::Docker);
         }
+        #[cfg(not(feature = "docker"))]
+        if variable("ZKLOCK_TESTING_IMAGE")?.is_some() {
+            let text =
+                "ZKLOCK_TESTING_IMAGE names an image: this needs zklock-testing's feature `docker`";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
         Ok(Kind::Memory)
     }
 

@@ -29,6 +29,9 @@ enum Condition {
     Stopped,
 }
 
+/// By how much a clock can be advanced at once.
+const LONGEST_ADVANCE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 /// A server of one kind. It ends when dropped.
 pub(crate) trait Backend: Send {
     /// What it is, for messages.
@@ -107,7 +110,7 @@ impl ZooKeeper {
     }
 
     /// Starts a server of the kind that the environment variable `ZKLOCK_TESTING_SERVER` names: `memory`, which is the
-    /// default, `local` or `docker`. It has the settings of your package's `testcontainers.toml`.
+    /// default, `local` or `docker`. A local one or a container has the settings of your package's `testcontainers.toml`.
     ///
     /// # Errors
     ///
@@ -286,16 +289,20 @@ impl ZooKeeper {
     }
 
     /// Lets so much time pass for the server: sessions whose clients were not heard expire, and containers and nodes whose
-    /// time is over go. In memory only.
+    /// time is over go. At most ten years. In memory only.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) for other servers.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for more than ten years, [`Unsupported`](ErrorKind::Unsupported) for other servers.
     pub fn advance(&self, by: Duration) -> Result<()> {
+        if by > LONGEST_ADVANCE {
+            let text = format!("the clock can be advanced by ten years at most, not by {by:?}");
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
         self.in_memory_only("advance its clock", move |server| server.advance(by))
     }
 
-    /// Closes all connections and, until [`accept`](ZooKeeper::accept), each new one at once. Sessions go on, and expire if
+    /// Closes all connections and, until [`accept`](ZooKeeper::accept) or a restart, each new one at once. Sessions go on, and expire if
     /// that lasts too long. In memory only.
     ///
     /// # Errors
@@ -314,7 +321,8 @@ impl ZooKeeper {
         self.in_memory_only("accept connections", Loop::accept_again)
     }
 
-    /// Has the next `count` requests carried out without an answer: their connections are closed instead. In memory only.
+    /// Has the next `count` requests, reads and writes of nodes, carried out without an answer: their connections are closed
+    /// instead. In memory only.
     ///
     /// # Errors
     ///
@@ -323,8 +331,9 @@ impl ZooKeeper {
         self.in_memory_only("drop replies", move |server| server.engine.faults.drop_replies = count)
     }
 
-    /// Closes the connections of the next `count` requests, and carries these out only after `delay`: also after newer
-    /// ones of the same session, as a server does whose connection was given up. In memory only.
+    /// Closes the connections of the next `count` requests, reads and writes of nodes, and carries these out only after
+    /// `delay`: also after newer ones of the same session, as a server does whose connection was given up; not if the
+    /// session has ended by then. In memory only.
     ///
     /// # Errors
     ///
@@ -335,8 +344,8 @@ impl ZooKeeper {
         })
     }
 
-    /// Refuses this share of the requests, from 0 to 1, as a server does that is too busy: they are not carried out. In
-    /// memory only.
+    /// Refuses this share of the requests, from 0 to 1, as a server does that is too busy: they are not carried out.
+    /// Heartbeats, credentials and the end of a session are never refused. In memory only.
     ///
     /// # Errors
     ///
@@ -348,9 +357,7 @@ impl ZooKeeper {
                 format!("the share of throttled requests has to be from 0 to 1, not {share}");
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        self.in_memory_only("throttle requests", move |server| {
-            server.engine.faults.throttle = share
-        })
+        self.in_memory_only("throttle requests", move |server| server.engine.faults.throttle(share))
     }
 }
 

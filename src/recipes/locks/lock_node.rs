@@ -446,10 +446,13 @@ fn data_of(process: u32) -> Vec<u8> {
     static HOST: LazyLock<String> =
         LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let thread = std::thread::current();
-    let thread = thread.name().unwrap_or("unnamed");
+    // What follows on further lines is facts.
+    let thread =
+        thread.name().map_or("unnamed", |name| name.split('\n').next().unwrap_or_default());
     static PROGRAM: LazyLock<String> = LazyLock::new(|| {
         let path = std::env::args_os().next().unwrap_or_default();
-        Path::new(&path).file_name().unwrap_or(&path).to_string_lossy().into_owned()
+        let name = Path::new(&path).file_name().unwrap_or(&path).to_string_lossy().into_owned();
+        name.replace('\n', " ")
     });
     // With room for some facts.
     let mut data = Vec::with_capacity(64 + HOST.len() + PROGRAM.len() + thread.len());

@@ -5,6 +5,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
 use std::thread;
 
@@ -70,8 +71,6 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
         .status()
         .map_err(|error| format!("cannot run {}: {error}", program.to_string_lossy()))?;
     // As a shell does, for a command that a signal has ended.
-    Ok(ended
-        .code()
-        .and_then(|code| u8::try_from(code).ok())
-        .map_or(ExitCode::from(128), ExitCode::from))
+    let code = ended.code().or_else(|| ended.signal().map(|signal| 128 + signal)).unwrap_or(128);
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(128)))
 }

@@ -10,12 +10,16 @@ use super::answers::{Answered, Look, event, has_data, write_reply};
 use super::wire::{Malformed, Reader, Said, Write, op};
 use super::words::{self, Counts};
 use crate::core::{
-    ALL, Acl, Asker, Change, Error, Identity, Mode, Reply, Request, Rules, Step, Transaction, Tree,
-    Trigger, Watches, decide,
+    ALL, Acl, Asker, Change, Error, Event, Identity, Mode, Reply, Request, Rules, Step,
+    Transaction, Tree, Trigger, Watches, decide,
 };
 
 /// The largest request; a server closes the connection on larger ones.
 const LARGEST: usize = 0xf_ffff;
+/// So many bytes may wait for a client before further requests of it do.
+const MOST_WAITING: usize = 4 << 20;
+/// A client that leaves so many bytes of events unread is hung up on.
+const MOST_UNREAD: usize = 64 << 20;
 /// The answer of a server that is too busy, which leaves the request undone.
 const THROTTLED: i32 = -127;
 
@@ -78,6 +82,13 @@ pub(crate) struct Faults {
     throttled: f64,
 }
 
+impl Faults {
+    /// From now on, this share of the requests is refused.
+    pub(crate) fn throttle(&mut self, share: f64) {
+        (self.throttle, self.throttled) = (share, 0.0);
+    }
+}
+
 #[derive(Debug)]
 struct Session {
     password: [u8; 16],
@@ -96,6 +107,8 @@ struct Connection {
     who: Vec<Identity>,
     /// It is to be closed once `out` is sent.
     is_over: bool,
+    /// Whole frames may be left in `input`, as too much waits to be sent.
+    is_held: bool,
 }
 
 #[derive(Debug)]
@@ -180,7 +193,17 @@ impl Engine {
         with.map(|(id, _)| *id).collect()
     }
 
-    /// Bytes have come.
+    /// Whether to read what the client says: not while it reads no answers, or is to be left.
+    pub(crate) fn may_hear(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|one| !one.is_over && !one.is_held)
+    }
+
+    /// Whether there may be requests that wait for room for their answers.
+    pub(crate) fn is_held(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|one| one.is_held)
+    }
+
+    /// Bytes have come, or there is room for further answers.
     pub(crate) fn input(&mut self, id: ConnectionId, bytes: &[u8], now: Duration) {
         let Some(connection) = self.connections.get_mut(&id).filter(|one| !one.is_over) else {
             return;
@@ -188,6 +211,7 @@ impl Engine {
         // Most often a whole frame comes at once.
         let mut input = std::mem::take(&mut connection.input);
         input.extend(bytes);
+        connection.is_held = false;
         let mut rest = &input[..];
         while let Some((size, body)) = rest.split_at_checked(4) {
             if self.connections.get(&id).is_none_or(|one| one.is_over) {
@@ -203,6 +227,11 @@ impl Engine {
                 return self.end(id);
             };
             let Some((frame, after)) = body.split_at_checked(size) else { break };
+            let waiting = self.connections.get_mut(&id).filter(|one| one.out.len() > MOST_WAITING);
+            if let Some(connection) = waiting {
+                connection.is_held = true;
+                break;
+            }
             rest = after;
             self.counts.received += 1;
             if self.frame(id, frame, now).is_err() {
@@ -343,7 +372,7 @@ impl Engine {
         let id = self.next_session;
         let password = password(id);
         self.zxid += 1;
-        self.sessions.insert(id, Session { password, timeout, ends: now + timeout });
+        self.sessions.insert(id, Session { password, timeout, ends: now.saturating_add(timeout) });
         id
     }
 
@@ -351,9 +380,9 @@ impl Engine {
         let tick = self.settings.tick.max(Duration::from_millis(1));
         if let Some(session) = self.sessions.get_mut(&session) {
             // Servers end sessions at whole ticks, and never too early.
-            let ticks = (now + session.timeout).as_nanos() / tick.as_nanos() + 1;
-            let ticks = u32::try_from(ticks).unwrap_or(u32::MAX);
-            session.ends = session.ends.max(tick.saturating_mul(ticks));
+            let end = now.saturating_add(session.timeout).as_nanos();
+            let end = (end / tick.as_nanos() + 1) * tick.as_nanos();
+            session.ends = Duration::from_nanos(u64::try_from(end).unwrap_or(u64::MAX));
         }
     }
 
@@ -414,7 +443,7 @@ impl Engine {
             self.expire(session);
         }
         if self.next_check <= now {
-            self.next_check = now + self.settings.check_interval;
+            self.next_check = now.saturating_add(self.settings.check_interval);
             for path in self.tree.overdue(self.time(now)) {
                 self.commit(Change::Delete { path });
             }
@@ -433,6 +462,9 @@ impl Engine {
         let triggers = self.tree.apply(&transaction);
         for trigger in &triggers {
             self.fire(trigger);
+            if trigger.event == Event::Deleted {
+                self.without_data.remove(&trigger.path);
+            }
         }
         self.zxid
     }
@@ -443,6 +475,11 @@ impl Engine {
             if connection.watches.fire(trigger, &connection.who, hides_events) {
                 event(&mut connection.out, trigger.event, &trigger.path);
                 self.counts.sent += 1;
+                // It reads nothing, and would only fill the memory.
+                if connection.out.len() > MOST_UNREAD {
+                    connection.out.clear();
+                    connection.is_over = true;
+                }
             }
         }
     }
@@ -573,7 +610,13 @@ impl Engine {
             (std::mem::take(&mut connection.watches), std::mem::take(&mut connection.who));
         if self.faults.takes_late() {
             let after = self.faults.delay.map_or(Duration::ZERO, |(_, after)| after);
-            self.late.push_back(Late { at: now + after, session, who, request, said });
+            self.late.push_back(Late {
+                at: now.saturating_add(after),
+                session,
+                who,
+                request,
+                said,
+            });
             self.end(id);
             return Ok(());
         }

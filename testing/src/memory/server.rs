@@ -4,16 +4,21 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::engine::{ConnectionId, Engine, Settings};
+
+/// How much of a connection is read before the others have their turn.
+const READ_AT_ONCE: usize = 32 * 1024;
+/// How long no connection is accepted when there is no descriptor for one.
+const WITHOUT_DESCRIPTORS: Duration = Duration::from_millis(50);
 
 /// What a caller has the thread do.
 type Order = Box<dyn FnOnce(&mut Loop) + Send>;
@@ -22,7 +27,7 @@ type Order = Box<dyn FnOnce(&mut Loop) + Send>;
 pub(crate) struct MemoryServer {
     address: SocketAddr,
     orders: Sender<Order>,
-    bell: OwnedFd,
+    bell: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -41,6 +46,8 @@ pub(crate) struct Loop {
     refuses: bool,
     /// Whether it does nothing but that.
     is_stopped: bool,
+    /// Until when none is accepted, as this process has no descriptor for one.
+    accepts_from: Option<Instant>,
     is_over: bool,
     buffer: Vec<u8>,
 }
@@ -51,7 +58,9 @@ impl MemoryServer {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (rung, bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let (rung, bell) = UnixStream::pair()?;
+        rung.set_nonblocking(true)?;
+        bell.set_nonblocking(true)?;
         let (orders, ordered) = channel();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_millis()).unwrap_or_default();
@@ -70,8 +79,9 @@ impl MemoryServer {
             paused: None,
             refuses: false,
             is_stopped: false,
+            accepts_from: None,
             is_over: false,
-            buffer: vec![0; 16 * 1024],
+            buffer: vec![0; READ_AT_ONCE],
         };
         let thread = thread::Builder::new()
             .name("zookeeper-memory".to_owned())
@@ -99,8 +109,8 @@ impl MemoryServer {
     }
 
     fn ring(&self) {
-        // If the pipe is full, the thread wakes up all the same.
-        let _ = rustix::io::write(&self.bell, &[0]);
+        // If there is no room, the thread wakes up all the same.
+        let _ = (&self.bell).write(&[0]);
     }
 }
 
@@ -124,7 +134,7 @@ impl fmt::Debug for MemoryServer {
 impl Loop {
     /// The server's time, which stands still while it is paused.
     fn now(&self) -> Duration {
-        self.paused.unwrap_or_else(|| self.since.elapsed() + self.advanced)
+        self.paused.unwrap_or_else(|| self.since.elapsed().saturating_add(self.advanced))
     }
 
     pub(crate) fn pause(&mut self) {
@@ -137,9 +147,9 @@ impl Loop {
     }
 
     pub(crate) fn advance(&mut self, by: Duration) {
-        self.advanced += by;
+        self.advanced = self.advanced.saturating_add(by);
         match &mut self.paused {
-            Some(paused) => *paused += by,
+            Some(paused) => *paused = paused.saturating_add(by),
             None if self.is_stopped => {}
             None => self.engine.tick(self.now()),
         }
@@ -169,11 +179,11 @@ impl Loop {
         self.engine.renew_sessions(now);
     }
 
-    fn run(&mut self, rung: &OwnedFd, ordered: &Receiver<Order>) {
+    fn run(&mut self, rung: &UnixStream, ordered: &Receiver<Order>) {
         while !self.is_over {
             self.wait(rung);
             // The bytes only wake up.
-            while rustix::io::read(rung, &mut [0; 64][..]).is_ok_and(|count| count == 64) {}
+            while { rung }.read(&mut [0; 64]).is_ok_and(|count| count == 64) {}
             for order in ordered.try_iter() {
                 order(self);
             }
@@ -186,21 +196,30 @@ impl Loop {
     }
 
     /// Waits until there is something to do, and reads what has come.
-    fn wait(&mut self, rung: &OwnedFd) {
+    fn wait(&mut self, rung: &UnixStream) {
         let is_paused = self.paused.is_some();
-        let left = match is_paused {
+        let mut left = match is_paused || self.is_stopped {
             true => Duration::from_secs(3600),
-            false if self.is_stopped => Duration::from_secs(3600),
             false => self.engine.next().saturating_sub(self.now()),
         };
-        let ids: Vec<ConnectionId> = self.sockets.keys().copied().collect();
-        let mut wanted = Vec::with_capacity(ids.len() + 2);
+        let now = Instant::now();
+        self.accepts_from = self.accepts_from.filter(|from| *from > now);
+        let accepts = !is_paused && self.accepts_from.is_none();
+        if let Some(from) = self.accepts_from {
+            left = left.min(from - now);
+        }
+        let mut ids = Vec::with_capacity(self.sockets.len());
+        let mut wanted = Vec::with_capacity(self.sockets.len() + 2);
         wanted.push(PollFd::new(rung, PollFlags::IN));
-        if !is_paused {
+        if accepts {
             wanted.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        if !is_paused {
             for (id, socket) in &self.sockets {
-                let mut flags = PollFlags::IN;
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, self.engine.may_hear(*id));
                 flags.set(PollFlags::OUT, !self.engine.output(*id).0.is_empty());
+                ids.push(*id);
                 wanted.push(PollFd::from_borrowed_fd(socket.as_fd(), flags));
             }
         }
@@ -213,29 +232,35 @@ impl Loop {
         if poll(&mut wanted, Some(&timeout)).is_err() {
             return;
         }
-        let mut happened = wanted
-            .iter()
-            .map(|one| !one.revents().is_empty())
-            .collect::<Vec<_>>()
-            .into_iter()
-            .skip(1);
-        if is_paused {
-            return;
-        }
-        let has_come = happened.next() == Some(true);
-        for (id, is_ready) in ids.into_iter().zip(happened) {
-            if is_ready {
+        let happened: Vec<PollFlags> = wanted.iter().skip(1).map(PollFd::revents).collect();
+        let (listener, connections) = happened.split_at(usize::from(accepts));
+        for (id, events) in ids.into_iter().zip(connections) {
+            if events.contains(PollFlags::IN) {
                 self.read(id);
+            } else if events.intersects(PollFlags::HUP | PollFlags::ERR) {
+                self.close(id);
             }
         }
-        if has_come {
+        if listener.iter().any(|events| !events.is_empty()) {
             self.accept();
         }
     }
 
     fn accept(&mut self) {
-        while let Ok((socket, _)) = self.listener.accept() {
-            if self.refuses || socket.set_nonblocking(true).is_err() {
+        loop {
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
+                    // The connection stays in the queue, which would be ready again at once.
+                    _ => {
+                        self.accepts_from = Instant::now().checked_add(WITHOUT_DESCRIPTORS);
+                        return;
+                    }
+                },
+            };
+            if self.refuses || self.is_stopped || socket.set_nonblocking(true).is_err() {
                 continue;
             }
             let _ = socket.set_nodelay(true);
@@ -245,23 +270,19 @@ impl Loop {
         }
     }
 
+    /// Reads once: the others have their turn, too, before more is read.
     fn read(&mut self, id: ConnectionId) {
         let now = self.now();
-        loop {
-            let Some(socket) = self.sockets.get_mut(&id) else { return };
-            match socket.read(&mut self.buffer) {
-                Ok(0) => return self.close(id),
-                Ok(count) => {
-                    self.engine.input(id, &self.buffer[..count], now);
-                    self.flush(id);
-                    if count < self.buffer.len() {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return self.close(id),
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        match socket.read(&mut self.buffer) {
+            Ok(0) => self.close(id),
+            Ok(count) => {
+                self.engine.input(id, &self.buffer[..count], now);
+                self.flush(id);
             }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => self.close(id),
         }
     }
 
@@ -277,19 +298,27 @@ impl Loop {
     }
 
     fn flush(&mut self, id: ConnectionId) {
-        let Some(socket) = self.sockets.get_mut(&id) else { return self.engine.disconnect(id) };
-        let (out, is_over) = self.engine.output(id);
-        while !out.is_empty() {
+        loop {
+            let Some(socket) = self.sockets.get_mut(&id) else { return self.engine.disconnect(id) };
+            let (out, is_over) = self.engine.output(id);
+            if out.is_empty() {
+                if is_over {
+                    self.close(id);
+                } else if self.engine.is_held(id) {
+                    // There is room for further answers.
+                    let now = self.now();
+                    self.engine.input(id, &[], now);
+                    continue;
+                }
+                return;
+            }
             match socket.write(out) {
-                Ok(count) if count == out.len() => out.clear(),
                 Ok(count) => drop(out.drain(..count)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock && !is_over => return,
+                // The rest is sent when there is room, also if the connection is to be closed then.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => return self.close(id),
             }
-        }
-        if is_over {
-            self.close(id);
         }
     }
 }
