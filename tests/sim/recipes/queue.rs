@@ -157,9 +157,9 @@ impl Queueing {
         // Another item may get this path after the queue's node was removed.
         let made = || stage.world.look(|world| world.made_last(&path).map(|(made, _)| made));
         let before = made();
-        // A stranger contends for the item with a node that cannot be deleted.
+        // A stranger contends for the item with a node that cannot be deleted, nor be littered itself.
         let stranger = schedule.chance(10).then(|| {
-            let prefix = path::join(&path, "x-99-");
+            let prefix = path::join(&path, "x-litter-99-");
             self.books.lock().littered.insert(path.clone());
             stage.world.act(|world| world.litter(&prefix, NodeKind::PersistentSequential, true))
         });
