@@ -7,6 +7,7 @@
 mod acl;
 mod decide;
 mod error;
+mod password;
 mod path;
 mod request;
 mod tree;
@@ -15,6 +16,7 @@ mod watches;
 pub use acl::{ADMIN, ALL, Acl, CREATE, DELETE, Identity, READ, WRITE};
 pub use decide::{Asker, Decision, decide};
 pub use error::Error;
+pub use password::password;
 pub use path::{join, last, parent};
 pub use request::{Mode, Reply, Request, Stat, Step, WatchMode, Watched};
 pub use tree::{Change, Event, Rules, Transaction, Tree, Trigger};

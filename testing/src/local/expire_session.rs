@@ -10,8 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{POLL, end_after};
+use crate::core::password;
 use crate::error::{Error, Result};
-use crate::memory::{close_request, connect_request, password};
+use crate::memory::{close_request, connect_request};
 use crate::zookeeper::no_session;
 
 /// How long the server may take.

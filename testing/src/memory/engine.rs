@@ -11,7 +11,7 @@ use super::wire::{Malformed, Reader, Said, Write, op};
 use super::words::{self, Counts};
 use crate::core::{
     ALL, Acl, Asker, Change, Error, Event, Identity, Mode, Reply, Request, Rules, Step,
-    Transaction, Tree, Trigger, Watches, decide,
+    Transaction, Tree, Trigger, Watches, decide, password,
 };
 
 /// The largest request; a server closes the connection on larger ones.
@@ -86,6 +86,29 @@ impl Faults {
     /// From now on, this share of the requests is refused.
     pub(crate) fn throttle(&mut self, share: f64) {
         (self.throttle, self.throttled) = (share, 0.0);
+    }
+
+    /// Whether the next request is refused as if the server was too busy.
+    fn throttles(&mut self) -> bool {
+        self.throttled += self.throttle;
+        let is = self.throttled >= 1.0;
+        if is {
+            self.throttled -= 1.0;
+        }
+        is
+    }
+
+    /// How much later the next request is carried out, if it is.
+    fn delays(&mut self) -> Option<Duration> {
+        let (left, after) = self.delay.as_mut().filter(|(left, _)| *left > 0)?;
+        *left -= 1;
+        Some(*after)
+    }
+
+    fn drops_reply(&mut self) -> bool {
+        let is_dropped = self.drop_replies > 0;
+        self.drop_replies -= u32::from(is_dropped);
+        is_dropped
     }
 }
 
@@ -563,7 +586,7 @@ impl Engine {
             self.end(id);
             return Ok(());
         }
-        if self.is_throttled() {
+        if self.faults.throttles() {
             self.answer(id, xid, self.zxid, THROTTLED, |_| ());
             return Ok(());
         }
@@ -606,30 +629,20 @@ impl Engine {
         };
         let is_watched = self.is_watched(&request);
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-        let (mut watches, who) =
-            (std::mem::take(&mut connection.watches), std::mem::take(&mut connection.who));
-        if self.faults.takes_late() {
-            let after = self.faults.delay.map_or(Duration::ZERO, |(_, after)| after);
-            self.late.push_back(Late {
-                at: now.saturating_add(after),
-                session,
-                who,
-                request,
-                said,
-            });
+        let who = connection.who.clone();
+        if let Some(after) = self.faults.delays() {
+            let at = now.saturating_add(after);
+            self.late.push_back(Late { at, session, who, request, said });
             self.end(id);
             return Ok(());
         }
-        // Its own watches fire, too, before its answer is sent.
-        if request.is_for_the_leader() {
-            connection.watches = std::mem::take(&mut watches);
-            connection.who.clone_from(&who);
-        }
+        // A change fires the client's own watches, too, before its answer is sent; only what reads sets some.
+        let is_read = !request.is_for_the_leader();
+        let mut watches =
+            if is_read { std::mem::take(&mut connection.watches) } else { Watches::default() };
         let (reply, zxid) = self.decide(session, &who, &mut watches, &request, &said, now);
-        if let Some(connection) =
-            self.connections.get_mut(&id).filter(|_| !request.is_for_the_leader())
-        {
-            (connection.watches, connection.who) = (watches, who);
+        if let Some(connection) = self.connections.get_mut(&id).filter(|_| is_read) {
+            connection.watches = watches;
         }
         if self.faults.drops_reply() {
             self.end(id);
@@ -675,16 +688,6 @@ impl Engine {
         Ok(())
     }
 
-    fn is_throttled(&mut self) -> bool {
-        let faults = &mut self.faults;
-        faults.throttled += faults.throttle;
-        let is = faults.throttled >= 1.0;
-        if is {
-            faults.throttled -= 1.0;
-        }
-        is
-    }
-
     fn auth(&mut self, id: ConnectionId, xid: i32, mut body: Reader<'_>) -> Result<(), Malformed> {
         let (_type, scheme) = (body.int()?, body.bytes()?.unwrap_or_default());
         match (scheme, body.bytes()?) {
@@ -727,35 +730,4 @@ impl Engine {
             });
         }
     }
-}
-
-impl Faults {
-    fn takes_late(&mut self) -> bool {
-        match &mut self.delay {
-            Some((left, _)) if *left > 0 => {
-                *left -= 1;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn drops_reply(&mut self) -> bool {
-        let is_dropped = self.drop_replies > 0;
-        self.drop_replies -= u32::from(is_dropped);
-        is_dropped
-    }
-}
-
-/// A session's password, which real servers derive from its id alone, too: sixteen bytes of Java's `Random`, which begins
-/// with the id and a constant.
-pub(crate) fn password(session: i64) -> [u8; 16] {
-    const MASK: u64 = (1 << 48) - 1;
-    let mut state = ((session ^ 0xb341_5c00) as u64 ^ 0x5_deec_e66d) & MASK;
-    let mut password = [0; 16];
-    for four in password.chunks_mut(4) {
-        state = state.wrapping_mul(0x5_deec_e66d).wrapping_add(11) & MASK;
-        four.copy_from_slice(&((state >> 16) as u32).to_le_bytes());
-    }
-    password
 }

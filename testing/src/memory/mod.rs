@@ -9,8 +9,6 @@ mod wire;
 mod words;
 
 pub(crate) use engine::Settings;
-#[cfg(feature = "local")]
-pub(crate) use engine::password;
 pub(crate) use server::{Loop, MemoryServer};
 #[cfg(feature = "local")]
 pub(crate) use wire::{close_request, connect_request};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zklock_testing::ZooKeeper;
-use zklock_testing::core::Rules;
+use zklock_testing::core::{Rules, password};
 
 use super::player::{CLIENTS, Ground, Outcome, Player};
 use super::scripts::{self, SEQUENCES, Script};
@@ -244,20 +244,6 @@ impl Ground for Real {
             assert!(*heard.lock(), "no event of the beacon within 30 s");
         }
     }
-}
-
-/// Returns a session's password, which servers derive from its id alone: sixteen bytes from Java's
-/// `Random`.
-fn password(session: i64) -> Vec<u8> {
-    const MASK: u64 = (1 << 48) - 1;
-    let step = |state: u64| state.wrapping_mul(0x5_deec_e66d).wrapping_add(11) & MASK;
-    let mut state = ((session ^ 0xb341_5c00) as u64 ^ 0x5_deec_e66d) & MASK;
-    (0..4)
-        .flat_map(|_| {
-            state = step(state);
-            ((state >> 16) as u32).to_le_bytes()
-        })
-        .collect()
 }
 
 // ----- the simulated one
